@@ -6,3 +6,4 @@ pub mod finding;
 pub mod model;
 mod name;
 pub mod project;
+pub mod table;
