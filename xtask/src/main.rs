@@ -1,1 +1,47 @@
-fn main() {}
+//! The project's own commands: `cargo x setup | demo | test | bench`.
+//!
+//! Nothing here is needed to build or to use the linter; it is how a clone is set up, shown, tested
+//! and measured. It must never link libtorch, because it is what fetches it.
+
+mod setup;
+mod workspace;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use workspace::Workspace;
+
+#[derive(Parser)]
+#[command(name = "cargo x", bin_name = "cargo x", about, version, disable_help_subcommand = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Find libtorch, or fetch it once, and link it as `.libtorch`.
+    Setup,
+}
+
+fn main() -> ExitCode {
+    match run(&Arguments::parse().command) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(command: &Command) -> Result<ExitCode> {
+    let workspace = Workspace::find()?;
+    match command {
+        Command::Setup => {
+            setup::run(&workspace)?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
