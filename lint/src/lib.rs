@@ -2,8 +2,16 @@
 //!
 //! Source text in, findings and edits out. Only the binary and the language server do I/O.
 
+pub mod analysis;
 pub mod finding;
+pub mod fixes;
+pub mod lines;
+pub mod linter;
+pub mod marks;
 pub mod model;
 mod name;
+pub mod prelude;
 pub mod project;
+pub mod rule;
+pub mod rules;
 pub mod table;

@@ -1,0 +1,204 @@
+//! The test harness: marked sources through the whole linter, and the documentation's examples.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::{Block, BlockKind, FixKind, Rule};
+use crate::finding::{Finding, Level};
+use crate::fixes;
+use crate::lines::Lines;
+use crate::linter::{self, Source};
+use crate::marks::{self, Found};
+use crate::model::Language;
+use crate::project::Project;
+
+/// Rounds of fixing after which something does not converge.
+const N_ROUNDS_MAX: usize = 10;
+
+/// Lints one marked Python file, `main.py`. Advice needs marks too.
+#[track_caller]
+pub(crate) fn check_python(source: &str) {
+    check_files(&[("main.py", source)]);
+}
+
+/// Lints one marked Rust file, `main.rs`. Advice needs marks too.
+#[track_caller]
+pub(crate) fn check_rust(source: &str) {
+    check_files(&[("main.rs", source)]);
+}
+
+/// Lints several marked files of one project. Advice needs marks too.
+#[track_caller]
+pub(crate) fn check_files(files: &[(&str, &str)]) {
+    let project = project(files);
+    let findings = linter::lint(&project);
+    if let Err(difference) = compare(&project, &findings.iter().collect::<Vec<_>>()) {
+        panic!("{difference}");
+    }
+}
+
+/// Holds a rule's documentation to what it promises: `bad` blocks give exactly the marked
+/// findings of the rule and, advice aside, none of others; `good` and `fixed` blocks give
+/// none but advice; fixing a `bad` block gives the `fixed` block behind it, and fixing that
+/// changes nothing.
+#[track_caller]
+pub(crate) fn examples(rule: &Rule) {
+    let blocks = rule.blocks();
+    let mut complaints = complaints_about_blocks(rule, &blocks);
+    for (index, block) in blocks.iter().enumerate() {
+        let checked = match block.kind {
+            BlockKind::Bad => check_bad(rule, block),
+            BlockKind::Good | BlockKind::Fixed => check_good(block),
+        };
+        let fixed = match (block.kind, index.checked_sub(1).map(|before| &blocks[before])) {
+            (BlockKind::Fixed, Some(bad)) => check_fixed(rule, bad, block),
+            _ => Ok(()),
+        };
+        complaints.extend(checked.err());
+        complaints.extend(fixed.err());
+    }
+    assert!(complaints.is_empty(), "{}:{}\n{}", rule.file, rule.line, complaints.join("\n"));
+}
+
+fn complaints_about_blocks(rule: &Rule, blocks: &[Block]) -> Vec<String> {
+    let mut complaints = Vec::new();
+    let has = |language: Language, kinds: &[BlockKind]| {
+        blocks.iter().any(|block| block.language == language && kinds.contains(&block.kind))
+    };
+    for language in rule.languages {
+        if !has(*language, &[BlockKind::Bad]) {
+            complaints.push(format!("no `bad` example for {language:?}"));
+        }
+        if !has(*language, &[BlockKind::Good, BlockKind::Fixed]) {
+            complaints.push(format!("no `good` or `fixed` example for {language:?}"));
+        }
+    }
+    for (index, block) in blocks.iter().enumerate() {
+        let follows_bad = index > 0
+            && blocks[index - 1].kind == BlockKind::Bad
+            && blocks[index - 1].language == block.language;
+        if block.kind == BlockKind::Fixed && !follows_bad {
+            complaints.push("a `fixed` example must follow its `bad` one".to_owned());
+        }
+    }
+    let has_fixed = blocks.iter().any(|block| block.kind == BlockKind::Fixed);
+    if has_fixed != (rule.fix != FixKind::No) {
+        complaints.push(format!("`fix` is {:?}, has a `fixed` example: {has_fixed}", rule.fix));
+    }
+    complaints
+}
+
+fn check_bad(rule: &Rule, block: &Block) -> Result<(), String> {
+    let project = project_of(block, false);
+    let findings = linter::lint(&project);
+    let counted = |finding: &&Finding| finding.rule == rule.name || finding.level > Level::Advice;
+    if !findings.iter().any(|finding| finding.rule == rule.name) {
+        return Err(format!("`bad` example without a finding of the rule:\n{}", block.text));
+    }
+    compare(&project, &findings.iter().filter(counted).collect::<Vec<_>>())
+}
+
+fn check_good(block: &Block) -> Result<(), String> {
+    let project = project_of(block, false);
+    let findings = linter::lint(&project);
+    let counted = |finding: &&Finding| finding.level > Level::Advice;
+    compare(&project, &findings.iter().filter(counted).collect::<Vec<_>>())
+}
+
+fn check_fixed(rule: &Rule, bad: &Block, fixed: &Block) -> Result<(), String> {
+    let mut project = project_of(bad, true);
+    for _ in 0..N_ROUNDS_MAX {
+        let findings = linter::lint(&project);
+        let fixes = findings.iter().filter(|finding| finding.rule == rule.name);
+        let round = fixes::apply(&project, fixes.filter_map(|finding| finding.fix.as_ref()));
+        if round.texts.is_empty() {
+            return compare_texts(&project, &project_of(fixed, true));
+        }
+        let sources = project.files.iter().map(|file| {
+            let new = round.texts.iter().find(|(id, _)| *id == file.id);
+            let text = new.map_or_else(|| file.text.clone(), |(_, text)| text.as_str().into());
+            Source { path: file.path.clone(), text, reported: true }
+        });
+        project = linter::load(PathBuf::new(), sources.collect());
+        if let Some(file) = project.files.iter().find(|file| !file.module.errors.is_empty()) {
+            let errors = &file.module.errors;
+            return Err(format!("the fix breaks the syntax: {errors:?}\n{}", file.text));
+        }
+    }
+    Err(format!("fixes do not come to an end:\n{}", bad.text))
+}
+
+fn compare_texts(got: &Project, expected: &Project) -> Result<(), String> {
+    let mut differences = String::new();
+    for (got, expected) in got.files.iter().zip(&expected.files) {
+        if got.path != expected.path || got.text != expected.text {
+            let _ = writeln!(
+                differences,
+                "the fix of `{}` gives\n{}instead of `{}`\n{}",
+                got.path, got.text, expected.path, expected.text
+            );
+        }
+    }
+    if got.files.len() != expected.files.len() {
+        differences.push_str("`bad` and `fixed` hold different files");
+    }
+    if differences.is_empty() { Ok(()) } else { Err(differences) }
+}
+
+/// Compares the findings with the marks of all files.
+fn compare(project: &Project, findings: &[&Finding]) -> Result<(), String> {
+    let mut differences = String::new();
+    for file in &project.files {
+        let lines = Lines::new(&file.text);
+        let here = findings.iter().filter(|finding| finding.file() == file.id);
+        let found: Vec<Found<'_>> = here
+            .map(|finding| Found {
+                line: lines.line_at(finding.site.span.start),
+                rule: finding.rule,
+                message: &finding.message,
+            })
+            .collect();
+        let marks = marks::parse(&file.text, file.module.language);
+        if let Err(difference) = marks::compare(&file.text, &marks, &found) {
+            let _ = writeln!(differences, "{}: {difference}", file.path);
+        }
+    }
+    if differences.is_empty() { Ok(()) } else { Err(differences) }
+}
+
+pub(crate) fn project(files: &[(&str, &str)]) -> Project {
+    let sources = files.iter().map(|(path, text)| Source {
+        path: (*path).to_owned(),
+        text: Arc::from(*text),
+        reported: true,
+    });
+    linter::load(PathBuf::new(), sources.collect())
+}
+
+/// The files of an example: one, or several behind lines `# file: a.py`, `// file: a.rs`.
+fn project_of(block: &Block, stripped: bool) -> Project {
+    let (sign, path) = match block.language {
+        Language::Python => ("# file: ", "main.py"),
+        Language::Rust => ("// file: ", "main.rs"),
+    };
+    let mut files: Vec<(&str, String)> = Vec::new();
+    for line in block.text.lines() {
+        if let Some(path) = line.strip_prefix(sign) {
+            files.push((path.trim(), String::new()));
+            continue;
+        }
+        if files.is_empty() {
+            files.push((path, String::new()));
+        }
+        let text = &mut files.last_mut().expect("just pushed").1;
+        text.push_str(line);
+        text.push('\n');
+    }
+    if stripped {
+        for (_, text) in &mut files {
+            *text = marks::strip(text, block.language);
+        }
+    }
+    project(&files.iter().map(|(path, text)| (*path, text.as_str())).collect::<Vec<_>>())
+}

@@ -1,0 +1,32 @@
+//! The registry: one `mod` line and one entry in `RULES` per rule, both sorted by name.
+
+use crate::rule::Rule;
+
+pub static RULES: &[&Rule] = &[];
+
+/// The rule of that name.
+pub fn find(name: &str) -> Option<&'static Rule> {
+    RULES.binary_search_by(|rule| rule.name.cmp(name)).ok().map(|index| RULES[index])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_are_sorted_and_found_by_name() {
+        assert!(RULES.is_sorted_by(|a, b| a.name < b.name));
+        for rule in RULES {
+            assert_eq!(find(rule.name).map(|found| found.name), Some(rule.name));
+        }
+        assert!(find("no-such-rule").is_none());
+    }
+
+    #[test]
+    fn each_rule_lies_in_the_file_of_its_name() {
+        for rule in RULES {
+            let file = format!("rules/{}.rs", rule.name.replace('-', "_"));
+            assert!(rule.file.ends_with(&file), "{} lies in {}", rule.name, rule.file);
+        }
+    }
+}
