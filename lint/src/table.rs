@@ -2,8 +2,10 @@
 //!
 //! A row says which role a dotted name plays. A new torch function is a row, not code.
 //! Rows of `tables/*.toml` are built in; users add rows of the same form in their
-//! configuration.
+//! configuration. A key may hold alternatives, `torch.{sum,mean}`, and a row with `same-as`
+//! respells everything below its name too, so an alias of a module is one row.
 
+use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use rustc_hash::FxHashMap;
@@ -36,8 +38,13 @@ pub enum Role {
     DestroyGroup,
     /// Starts processes that run a function: `spawn(fn, args)`, rank put first.
     Spawn,
-    /// Calls its function argument at once, on this process (`run`, `no_grad(|| ..)`).
+    /// Calls its function argument at once, on this process (`map`, `catch_unwind`). Roles that
+    /// say more may do so too: `NoGrad`, `NoSync` and `Forward` call a closure they are given.
     CallsArgument,
+    /// A callable: the first argument with the other arguments bound (`functools.partial`).
+    Partial,
+    /// Decorator: the generator function becomes a context manager.
+    ContextManager,
     /// Several ranks must call it together. `kind` says which.
     Collective,
     /// Waits for a handle of an asynchronous collective.
@@ -76,6 +83,11 @@ pub enum Role {
     ChangeKind,
     // Modules, parameters.
     Layer,
+    /// Runs the receiver's forward: on its arguments (`forward_t`), or through a closure that is
+    /// given the inner module (`ddp.run(|m| ..)`).
+    Forward,
+    /// Runs the forward of the module that is its first argument (`xs.apply(&net)`).
+    ApplyModule,
     ModuleList,
     Sequential,
     Parameter,
@@ -147,10 +159,14 @@ pub enum Role {
     // Output.
     Print,
     Log,
+    /// Silences or opens a logger (`setLevel`, `disable`).
+    SetLogLevel,
     Progress,
     Tracker,
     TrackerLog,
     Exit,
+    /// Ends the path by an error (`panic!`, `bail!`).
+    Raise,
     /// A framework that launches, wraps and guards itself: its presence makes the program
     /// distributed and silences what it handles.
     Framework,
@@ -162,13 +178,20 @@ pub enum Role {
 pub enum Flag {
     /// A class: calling it makes an instance of that name.
     Class,
+    /// Read, not called: a field, property or constant; `returns` is its type.
+    Attribute,
+    /// Sets what its first parameter is called on the receiver, and gives the receiver back.
+    Builder,
+    /// Spawn: the function gets the rank of its process before its own arguments.
+    RankFirst,
     /// Collective: the result is a new value, not written into its tensor argument.
     OutOfPlace,
     /// Collective over Python objects.
     Objects,
     /// Collective: a gradient flows through it.
     Differentiable,
-    /// Collective that no one sees in the name (framework `save_checkpoint`, ZeRO step).
+    /// Collective besides what its role says, which no one sees in the name (framework
+    /// `save_checkpoint`, ZeRO step); `kind` says which.
     Hidden,
     /// Returns a handle that must be waited for, always.
     Async,
@@ -176,8 +199,12 @@ pub enum Flag {
     Uniform,
     /// The result belongs to this rank's data or moment.
     Local,
-    /// The result depends on its arguments alone.
+    /// The result depends on its arguments (and receiver) alone.
     Pure,
+    /// Draws random numbers (dropout, augmentation), beside what its role says.
+    Random,
+    /// Holds or gives its items in an order that differs per process.
+    Unordered,
     /// Layer that holds buffers (BatchNorm), or optimizer with state made at construction.
     Buffers,
     EagerState,
@@ -185,12 +212,14 @@ pub enum Flag {
     NoParameters,
     /// Guards itself: does its work on rank 0 only.
     SelfGuarding,
+    /// File work that several processes may do at once (temporary file, then rename).
+    Atomic,
     /// Shards by itself.
     SelfSharding,
     /// The seen default reduction is over the batch (loss with `mean`).
     Mean,
     Sum,
-    /// The second argument is the tensor, not the first, and so on: see `tensor`.
+    /// Sampler or data set that shuffles unless told otherwise.
     Shuffles,
 }
 
@@ -220,12 +249,28 @@ pub struct Row {
     pub name: Option<Name>,
     #[serde(default)]
     pub role: Role,
+    /// Set for the role `Collective` and for rows flagged `Hidden`.
     pub kind: Option<CollectiveKind>,
     /// Positional parameters in order (methods: without the receiver).
     #[serde(default, rename = "params")]
     params_text: Vec<String>,
     #[serde(skip)]
     pub params: Vec<Name>,
+    /// Collective: the parameter that is sent.
+    #[serde(rename = "input")]
+    input_text: Option<String>,
+    #[serde(skip)]
+    pub input: Option<Name>,
+    /// Collective: the parameter that the result is written into; without one it is returned.
+    #[serde(rename = "output")]
+    output_text: Option<String>,
+    #[serde(skip)]
+    pub output: Option<Name>,
+    /// The parameter that names (or is) the file or folder; `self` is the receiver.
+    #[serde(rename = "path")]
+    path_text: Option<String>,
+    #[serde(skip)]
+    pub path: Option<Name>,
     /// Dotted type of the result.
     #[serde(rename = "returns")]
     returns_text: Option<String>,
@@ -257,6 +302,9 @@ impl Row {
     fn intern(mut self, name: &str) -> Self {
         self.name = Some(Name::new(name));
         self.params = self.params_text.iter().map(|p| Name::new(p)).collect();
+        self.input = self.input_text.as_deref().map(Name::new);
+        self.output = self.output_text.as_deref().map(Name::new);
+        self.path = self.path_text.as_deref().map(Name::new);
         self.returns = self.returns_text.as_deref().map(Name::new);
         self.bases = self.bases_text.iter().map(|b| Name::new(b)).collect();
         self.same_as = self.same_as_text.as_deref().map(Name::new);
@@ -268,8 +316,11 @@ impl Row {
 /// type: `*.backward`.
 #[derive(Debug, Default, Clone)]
 pub struct Table {
-    rows: FxHashMap<Name, Row>,
+    rows: FxHashMap<&'static str, Row>,
 }
+
+/// Bases and other spellings are followed this far; a circle ends there.
+const DEPTH_MAX: u32 = 8;
 
 const BUILT_IN: &[(&str, &str)] = &[
     ("torch", include_str!("tables/torch.toml")),
@@ -293,61 +344,86 @@ impl Table {
         &TABLE
     }
 
-    /// Adds rows written as TOML: `["dotted.name"]` tables with the fields of `Row`.
+    /// Adds rows written as TOML: `["dotted.name"]` tables with the fields of `Row`. A later
+    /// row of a name replaces an earlier one.
     pub fn add(&mut self, text: &str) -> Result<(), toml::de::Error> {
-        let rows: std::collections::BTreeMap<String, Row> = toml::from_str(text)?;
-        for (name, row) in rows {
-            self.rows.insert(Name::new(&name), row.intern(&name));
+        let rows: BTreeMap<String, Row> = toml::from_str(text)?;
+        for (key, row) in rows {
+            for name in alternatives(&key) {
+                self.rows.insert(Name::new(&name).as_str(), row.clone().intern(&name));
+            }
         }
         Ok(())
     }
 
-    /// The row of a dotted name, other spellings followed.
+    /// The row of a dotted name, other spellings followed; of a class's member also when a base
+    /// holds it.
     pub fn get(&self, name: Name) -> Option<&Row> {
-        let row = self.rows.get(&name)?;
-        match row.same_as {
-            Some(other) => self.get(other),
-            None => Some(row),
-        }
+        self.get_str(&name)
     }
 
     pub fn get_str(&self, name: &str) -> Option<&Row> {
-        self.get(Name::new(name))
+        self.row(name, DEPTH_MAX).or_else(|| {
+            let (class, member) = name.rsplit_once('.')?;
+            self.row(class, DEPTH_MAX).filter(|row| row.is_class())?;
+            self.method_within(class, member, DEPTH_MAX)
+        })
+    }
+
+    /// The row of exactly this name or of one that it, or a module above it, is the same as.
+    fn row(&self, name: &str, depth: u32) -> Option<&Row> {
+        if let Some(row) = self.rows.get(name) {
+            return match row.same_as {
+                Some(other) if depth > 0 => self.row(&other, depth - 1),
+                Some(_) => None,
+                None => Some(row),
+            };
+        }
+        let mut above = name;
+        while let Some((shorter, _)) = above.rsplit_once('.') {
+            above = shorter;
+            if let Some(other) = self.rows.get(above).and_then(|row| row.same_as) {
+                let respelled = format!("{other}{}", &name[above.len()..]);
+                return if depth > 0 { self.row(&respelled, depth - 1) } else { None };
+            }
+        }
+        None
     }
 
     /// The row of a method of a type or of one of its bases.
     pub fn method(&self, of: Name, method: Name) -> Option<&Row> {
-        self.method_within(of, method, 8)
+        self.method_within(&of, &method, DEPTH_MAX)
     }
 
-    fn method_within(&self, of: Name, method: Name, depth: u32) -> Option<&Row> {
-        if let Some(row) = self.get(Name::new(&format!("{of}.{method}"))) {
+    fn method_within(&self, of: &str, method: &str, depth: u32) -> Option<&Row> {
+        if let Some(row) = self.row(&format!("{of}.{method}"), depth) {
             return Some(row);
         }
         if depth == 0 {
             return None;
         }
-        let class = self.get(of)?;
-        let canonical = class.name.filter(|&n| n != of);
+        let class = self.row(of, depth)?;
+        let canonical = class.name.filter(|n| **n != *of);
         let bases = canonical.iter().chain(&class.bases);
-        bases.copied().find_map(|base| self.method_within(base, method, depth - 1))
+        bases.copied().find_map(|base| self.method_within(&base, method, depth - 1))
     }
 
     /// The row of a method whose receiver's type is unknown.
     pub fn any_method(&self, method: Name) -> Option<&Row> {
-        self.get(Name::new(&format!("*.{method}")))
+        self.row(&format!("*.{method}"), DEPTH_MAX)
     }
 
     /// `of` is `base` or derives from it, as far as the tables know.
     pub fn is_a(&self, of: Name, base: Name) -> bool {
-        self.is_a_within(of, base, 8)
+        let base = self.row(&base, DEPTH_MAX).and_then(|row| row.name).unwrap_or(base);
+        self.is_a_within(of, base, DEPTH_MAX)
     }
 
     fn is_a_within(&self, of: Name, base: Name, depth: u32) -> bool {
         if of == base {
             return true;
         }
-        let Some(row) = self.get(of) else { return false };
+        let Some(row) = self.row(&of, depth) else { return false };
         row.name == Some(base)
             || depth > 0 && row.bases.iter().any(|&b| self.is_a_within(b, base, depth - 1))
     }
@@ -355,6 +431,19 @@ impl Table {
     pub fn rows(&self) -> impl Iterator<Item = &Row> {
         self.rows.values()
     }
+}
+
+/// `a.{b,c}.d` as `a.b.d` and `a.c.d`; a key without braces, or with a brace that is never
+/// closed, stands for itself.
+fn alternatives(key: &str) -> Vec<String> {
+    let parts = key.split_once('{').and_then(|(head, rest)| {
+        let (choices, tail) = rest.split_once('}')?;
+        Some((head, choices, tail))
+    });
+    let Some((head, choices, tail)) = parts else { return vec![key.to_owned()] };
+    let tails = alternatives(tail);
+    let choices = choices.split(',');
+    choices.flat_map(|choice| tails.iter().map(move |t| format!("{head}{choice}{t}"))).collect()
 }
 
 #[cfg(test)]
@@ -370,7 +459,7 @@ mod tests {
                 assert!(table.get(other).is_some(), "{name} is the same as {other}, unknown");
             }
             assert_eq!(
-                row.role == Role::Collective,
+                row.role == Role::Collective || row.has(Flag::Hidden),
                 row.kind.is_some(),
                 "{name}: a collective, and no other row, names its kind"
             );
@@ -389,5 +478,41 @@ mod tests {
         );
         assert_eq!(find("torch.nn.DataParallel", "state_dict"), Some(Role::StateDict));
         assert_eq!(find("torch.nn.Linear", "no_sync"), None);
+    }
+
+    #[test]
+    fn keys_hold_alternatives() {
+        let expanded = |key| alternatives(key).join(" ");
+        assert_eq!(expanded("a.b"), "a.b");
+        assert_eq!(expanded("a.{b,c}"), "a.b a.c");
+        assert_eq!(expanded("{a,b}.x.{c,d}_"), "a.x.c_ a.x.d_ b.x.c_ b.x.d_");
+        assert_eq!(expanded("a.{b"), "a.{b");
+    }
+
+    #[test]
+    fn respelling_a_module_respells_what_is_below_it() {
+        let mut table = Table::default();
+        let rows = r#"
+            "far.net" = { flags = ["class"] }
+            "far.net.save" = { role = "save", params = ["path"], path = "path" }
+            "near" = { same-as = "far" }
+            "nearer.{a,b}" = { same-as = "near.net" }
+            "loop" = { same-as = "loop.x" }
+        "#;
+        table.add(rows).unwrap();
+        for name in ["near.net.save", "nearer.a.save", "nearer.b.save"] {
+            assert_eq!(table.get_str(name).unwrap().role, Role::Save, "{name}");
+        }
+        assert!(table.is_a(Name::new("nearer.a"), Name::new("near.net")));
+        assert!(table.get_str("nearby.net.save").is_none());
+        assert!(table.get_str("loop.y").is_none());
+    }
+
+    #[test]
+    fn a_member_of_a_base_is_a_member_of_the_class() {
+        let table = Table::built_in();
+        let name = "torch.nn.parallel.DistributedDataParallel.state_dict";
+        assert_eq!(table.get_str(name).map(|row| row.role), Some(Role::StateDict));
+        assert!(table.get_str("torch.nn.parallel.state_dict").is_none());
     }
 }
