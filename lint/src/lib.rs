@@ -12,6 +12,7 @@ pub mod model;
 mod name;
 pub mod prelude;
 pub mod project;
+pub mod python;
 pub mod rule;
 pub mod rules;
 pub mod table;

@@ -4,7 +4,6 @@
 //! need more than one file; those are computed by `analysis`. Nothing here names a parser.
 
 use std::fmt;
-use std::ops::Deref;
 
 pub use crate::name::Name;
 
@@ -29,6 +28,7 @@ impl Span {
         self.start <= other.start && other.end <= self.end
     }
 
+    #[must_use]
     pub fn to(self, other: Span) -> Span {
         Span { start: self.start.min(other.start), end: self.end.max(other.end) }
     }
@@ -583,6 +583,6 @@ impl Module {
 
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.deref())
+        f.write_str(self)
     }
 }
