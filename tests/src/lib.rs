@@ -1,0 +1,7 @@
+//! What the black-box tests share: the programs under test, the fixtures, and how they are compared.
+//!
+//! The programs are run as users run them; of the linter's library only the marks are used.
+
+pub mod binaries;
+pub mod findings;
+pub mod repository;
