@@ -3,6 +3,8 @@
 //! Source text in, findings and edits out. Only the binary and the language server do I/O.
 
 pub mod analysis;
+pub mod config;
+pub mod crash;
 pub mod finding;
 pub mod fixes;
 pub mod lines;
@@ -10,9 +12,11 @@ pub mod linter;
 pub mod marks;
 pub mod model;
 mod name;
+mod nearest;
 pub mod prelude;
 pub mod project;
 pub mod python;
 pub mod rule;
 pub mod rules;
+pub mod suppress;
 pub mod table;

@@ -1,18 +1,23 @@
-//! Source texts in, findings out: lowering, rules, one list without repetitions.
+//! Source texts in, findings out: lowering, rules, settings, suppressions, one sorted list.
 //!
 //! No I/O. The result does not depend on the number of threads or the order of the texts.
 
+use std::collections::hash_map::Entry;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use rayon::prelude::*;
+use rustc_hash::FxHashMap;
 
 use crate::analysis::{self, Program};
-use crate::finding::Finding;
-use crate::model::{FileId, Language, Module, Site};
+use crate::config::Settings;
+use crate::crash::{Crash, catch};
+use crate::finding::{Finding, Level};
+use crate::model::{FileId, Language, Module, ParseError, Site};
 use crate::project::{Project, SourceFile};
 use crate::rule::{Report, Rule};
 use crate::rules::RULES;
+use crate::suppress;
 
 /// A text to lint.
 #[derive(Clone, Debug)]
@@ -22,6 +27,16 @@ pub struct Source {
     pub text: Arc<str>,
     /// Findings in it are wanted; else it is read for facts only.
     pub reported: bool,
+    /// What went wrong when it was read; told with the parser's own errors.
+    pub error: Option<ParseError>,
+}
+
+/// Findings, and our own bugs on the way to them.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// Sorted by path, place and rule.
+    pub findings: Vec<Finding>,
+    pub crashes: Vec<Crash>,
 }
 
 /// The language of a path, by its ending.
@@ -34,53 +49,83 @@ pub fn language_of(path: &str) -> Option<Language> {
 }
 
 /// Lowers all texts. Those of no known language are left out.
-pub fn load(root: PathBuf, mut sources: Vec<Source>) -> Project {
+pub fn load(root: PathBuf, mut sources: Vec<Source>) -> (Project, Vec<Crash>) {
     sources.retain(|source| language_of(&source.path).is_some());
     sources.sort_by(|a, b| a.path.cmp(&b.path));
-    let files = sources.into_par_iter().enumerate().map(|(index, source)| SourceFile {
-        id: FileId(index as u32),
-        module: lower(&source),
-        path: source.path,
-        text: source.text,
-        reported: source.reported,
-    });
-    Project { root, files: files.collect() }
+    let lowered: Vec<(SourceFile, Option<Crash>)> =
+        sources.into_par_iter().enumerate().map(|(index, source)| lower(index, source)).collect();
+    let (files, crashes): (Vec<_>, Vec<_>) = lowered.into_iter().unzip();
+    (Project { root, files }, crashes.into_iter().flatten().collect())
 }
 
-/// All findings in reported files, sorted by path, place and rule.
-pub fn lint(project: &Project) -> Vec<Finding> {
-    let programs = analysis::programs(project);
-    let findings = programs.par_iter().flat_map(check).collect();
-    let mut findings = without_repetitions(findings);
-    findings.retain(|finding| project.file(finding.file()).reported);
-    sort(project, &mut findings);
-    findings
+/// All findings in reported files. `settings` gives those that govern a file.
+pub fn lint<'s>(
+    project: &Project,
+    settings: &(dyn Fn(&SourceFile) -> &'s Settings + Sync),
+) -> Outcome {
+    lint_with(RULES, project, settings)
 }
 
-fn check(program: &Program<'_>) -> Vec<Finding> {
-    let applies = |rule: &&&Rule| rule.languages.contains(&program.language);
-    RULES
+fn lint_with<'s>(
+    rules: &[&Rule],
+    project: &Project,
+    settings: &(dyn Fn(&SourceFile) -> &'s Settings + Sync),
+) -> Outcome {
+    let wanted: Vec<&Rule> = rules
         .iter()
-        .filter(applies)
-        .flat_map(|rule| {
+        .filter(|rule| project.files.iter().any(|file| settings(file).runs(rule.name)))
+        .copied()
+        .collect();
+    let programs = match catch(|| "finding the programs".to_owned(), || analysis::programs(project))
+    {
+        Ok(programs) => programs,
+        Err(crash) => return Outcome { findings: Vec::new(), crashes: vec![crash] },
+    };
+    let outcomes: Vec<Outcome> =
+        programs.par_iter().map(|program| check(&wanted, program)).collect();
+    let mut outcome = Outcome::default();
+    for one in outcomes {
+        outcome.findings.extend(one.findings);
+        outcome.crashes.extend(one.crashes);
+    }
+    let findings = without_repetitions(outcome.findings);
+    outcome.findings = settle(project, findings, settings);
+    sort(project, &mut outcome.findings);
+    outcome
+}
+
+fn check(rules: &[&Rule], program: &Program<'_>) -> Outcome {
+    let project = program.project();
+    let mut outcome = Outcome::default();
+    for rule in rules.iter().filter(|rule| rule.languages.contains(&program.language)) {
+        let doing = || {
+            let entry = program.entry.map_or("a library", |entry| &project.file(entry).path);
+            format!("rule `{}` on the program `{entry}`", rule.name)
+        };
+        let checked = catch(doing, || {
             let mut report = Report::new(rule);
             (rule.check)(program, &mut report);
             report.into_findings()
-        })
-        .collect()
+        });
+        match checked {
+            Ok(findings) => outcome.findings.extend(findings),
+            Err(crash) => outcome.crashes.push(crash),
+        }
+    }
+    outcome
 }
 
 /// Several programs reach the same code: a finding is told once, at its highest level.
 fn without_repetitions(findings: Vec<Finding>) -> Vec<Finding> {
     let mut kept: Vec<Finding> = Vec::with_capacity(findings.len());
-    let mut index_of = rustc_hash::FxHashMap::<(&'static str, Site), usize>::default();
+    let mut index_of = FxHashMap::<(&'static str, Site), usize>::default();
     for finding in findings {
         match index_of.entry((finding.rule, finding.site)) {
-            std::collections::hash_map::Entry::Vacant(entry) => {
+            Entry::Vacant(entry) => {
                 entry.insert(kept.len());
                 kept.push(finding);
             }
-            std::collections::hash_map::Entry::Occupied(entry) => {
+            Entry::Occupied(entry) => {
                 let other = &mut kept[*entry.get()];
                 if finding.level > other.level {
                     *other = finding;
@@ -89,6 +134,32 @@ fn without_repetitions(findings: Vec<Finding>) -> Vec<Finding> {
         }
     }
     kept
+}
+
+/// Keeps what the settings and the comments of each reported file let pass.
+fn settle<'s>(
+    project: &Project,
+    findings: Vec<Finding>,
+    settings: &(dyn Fn(&SourceFile) -> &'s Settings + Sync),
+) -> Vec<Finding> {
+    let mut by_file: Vec<Vec<Finding>> = vec![Vec::new(); project.files.len()];
+    for finding in findings {
+        by_file[finding.file().0 as usize].push(finding);
+    }
+    let reported = project.files.iter().zip(by_file).filter(|(file, _)| file.reported);
+    let settled = reported.flat_map(|(file, mut findings)| {
+        let path = project.root.join(&file.path);
+        let settings = settings(file);
+        let level = |rule: &str, level| settings.level(rule, &path, level);
+        findings.retain(|finding| level(finding.rule, finding.level).is_some());
+        let mut findings =
+            suppress::apply(file, findings, |rule| level(rule, Level::Error).is_some());
+        for finding in &mut findings {
+            finding.level = level(finding.rule, finding.level).unwrap_or(finding.level);
+        }
+        findings
+    });
+    settled.collect()
 }
 
 fn sort(project: &Project, findings: &mut [Finding]) {
@@ -100,18 +171,126 @@ fn sort(project: &Project, findings: &mut [Finding]) {
     });
 }
 
-fn lower(source: &Source) -> Module {
-    match language_of(&source.path) {
-        Some(language) => Module {
-            language,
-            body: Vec::new(),
-            functions: Vec::new(),
-            classes: Vec::new(),
-            impls: Vec::new(),
-            comments: Vec::new(),
-            errors: Vec::new(),
-            has_main: false,
-        },
-        None => unreachable!("`load` keeps only texts of a known language"),
+fn lower(index: usize, source: Source) -> (SourceFile, Option<Crash>) {
+    let language = language_of(&source.path).unwrap_or(Language::Python);
+    let doing = || format!("reading `{}`", source.path);
+    let lowered = catch(doing, || match language {
+        Language::Python => crate::python::lower(&source.text),
+        Language::Rust => empty(Language::Rust),
+    });
+    let (mut module, crash) = match lowered {
+        Ok(module) => (module, None),
+        Err(crash) => (empty(language), Some(crash)),
+    };
+    module.errors.extend(source.error);
+    let file = SourceFile {
+        id: FileId(index as u32),
+        path: source.path,
+        text: source.text,
+        module,
+        reported: source.reported,
+    };
+    (file, crash)
+}
+
+fn empty(language: Language) -> Module {
+    Module {
+        language,
+        body: Vec::new(),
+        functions: Vec::new(),
+        classes: Vec::new(),
+        impls: Vec::new(),
+        comments: Vec::new(),
+        errors: Vec::new(),
+        has_main: false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::finding::Harm;
+    use crate::model::Span;
+    use crate::rule::testing::project;
+    use crate::rule::{BOTH, FixKind};
+
+    const fn rule(name: &'static str, check: fn(&Program<'_>, &mut Report<'_>)) -> Rule {
+        Rule {
+            name,
+            docs: "",
+            level: Level::Error,
+            harm: Harm::Crash,
+            tier: 1,
+            languages: BOTH,
+            fix: FixKind::No,
+            check,
+            file: "",
+            line: 0,
+        }
+    }
+
+    /// Reports the first byte of each file; the names are those of real rules, so that
+    /// settings apply.
+    fn first_bytes(program: &Program<'_>, report: &mut Report<'_>) {
+        for file in &program.project().files {
+            report.at(Site { file: file.id, span: Span::new(0, 1) }, "here");
+        }
+    }
+
+    static FIRST: Rule = rule("unused-suppression", first_bytes);
+    static BROKEN: Rule = rule("unknown-suppression", |_, _| panic!("broken on purpose"));
+
+    fn lint_two(settings: &Settings) -> Outcome {
+        let mut project = project(&[("b.py", "x = 1\n"), ("a.py", "y = 2\n"), ("c.py", "z")]);
+        project.files[2].reported = false;
+        let settings: &Settings = Box::leak(Box::new(settings.clone()));
+        lint_with(&[&BROKEN, &FIRST], &project, &|_| settings)
+    }
+
+    #[test]
+    fn a_broken_rule_leaves_the_others_alone() {
+        let outcome = lint_two(&Settings::default());
+        let places: Vec<u32> = outcome.findings.iter().map(|finding| finding.file().0).collect();
+        assert_eq!(places, [0, 1]);
+        assert_eq!(outcome.crashes.len(), 1);
+        let told = outcome.crashes[0].to_string();
+        assert!(told.contains("rule `unknown-suppression` on the program"), "{told}");
+        assert!(told.contains("broken on purpose"), "{told}");
+    }
+
+    #[test]
+    fn settings_have_the_last_word_on_levels() {
+        let text = "per-file-ignores = { 'b.py' = ['all'] }\n\
+                    [rules]\nunused-suppression = 'advice'\nunknown-suppression = 'off'";
+        let path = std::path::Path::new("ddp-lint.toml");
+        let config = crate::config::parse(path, text).unwrap().unwrap();
+        let outcome = lint_two(&Settings::new(Some(&config), &crate::config::Overrides::default()));
+        assert_eq!(outcome.crashes, []);
+        assert_eq!(outcome.findings.len(), 1);
+        assert_eq!(
+            (outcome.findings[0].file(), outcome.findings[0].level),
+            (FileId(0), Level::Advice)
+        );
+    }
+
+    #[test]
+    fn a_finding_of_several_programs_is_told_once_at_its_highest_level() {
+        let finding = |level, message: &str| Finding {
+            rule: "some-fault",
+            level,
+            harm: Harm::Hang,
+            site: Site { file: FileId(0), span: Span::new(3, 5) },
+            message: message.to_owned(),
+            why: String::new(),
+            help: String::new(),
+            related: Vec::new(),
+            fix: None,
+        };
+        let kept = without_repetitions(vec![
+            finding(Level::Advice, "first"),
+            finding(Level::Error, "second"),
+            finding(Level::Error, "third"),
+        ]);
+        assert_eq!(kept, [finding(Level::Error, "second")]);
     }
 }

@@ -65,7 +65,7 @@ macro_rules! declare_rule {
         pub static $rule:ident = { $($field:ident $(: $value:expr)?),* $(,)? };
     ) => {
         $(#[doc = $docs])+
-        pub static $rule: $crate::rule::Rule = $crate::rule::Rule {
+        pub(crate) static $rule: $crate::rule::Rule = $crate::rule::Rule {
             docs: concat!($($docs, "\n"),+),
             file: file!(),
             line: line!(),

@@ -1,8 +1,15 @@
 //! The registry: one `mod` line and one entry in `RULES` per rule, both sorted by name.
 
+mod unknown_suppression;
+mod unused_suppression;
+
 use crate::rule::Rule;
 
-pub static RULES: &[&Rule] = &[];
+#[rustfmt::skip]
+pub static RULES: &[&Rule] = &[
+    &unknown_suppression::RULE,
+    &unused_suppression::RULE,
+];
 
 /// The rule of that name.
 pub fn find(name: &str) -> Option<&'static Rule> {

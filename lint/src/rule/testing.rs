@@ -2,9 +2,10 @@
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use super::{Block, BlockKind, FixKind, Rule};
+use crate::config::Settings;
 use crate::finding::{Finding, Level};
 use crate::fixes;
 use crate::lines::Lines;
@@ -32,7 +33,7 @@ pub(crate) fn check_rust(source: &str) {
 #[track_caller]
 pub(crate) fn check_files(files: &[(&str, &str)]) {
     let project = project(files);
-    let findings = linter::lint(&project);
+    let findings = lint(&project);
     if let Err(difference) = compare(&project, &findings.iter().collect::<Vec<_>>()) {
         panic!("{difference}");
     }
@@ -91,7 +92,7 @@ fn complaints_about_blocks(rule: &Rule, blocks: &[Block]) -> Vec<String> {
 
 fn check_bad(rule: &Rule, block: &Block) -> Result<(), String> {
     let project = project_of(block, false);
-    let findings = linter::lint(&project);
+    let findings = lint(&project);
     let counted = |finding: &&Finding| finding.rule == rule.name || finding.level > Level::Advice;
     if !findings.iter().any(|finding| finding.rule == rule.name) {
         return Err(format!("`bad` example without a finding of the rule:\n{}", block.text));
@@ -101,7 +102,7 @@ fn check_bad(rule: &Rule, block: &Block) -> Result<(), String> {
 
 fn check_good(block: &Block) -> Result<(), String> {
     let project = project_of(block, false);
-    let findings = linter::lint(&project);
+    let findings = lint(&project);
     let counted = |finding: &&Finding| finding.level > Level::Advice;
     compare(&project, &findings.iter().filter(counted).collect::<Vec<_>>())
 }
@@ -109,7 +110,7 @@ fn check_good(block: &Block) -> Result<(), String> {
 fn check_fixed(rule: &Rule, bad: &Block, fixed: &Block) -> Result<(), String> {
     let mut project = project_of(bad, true);
     for _ in 0..N_ROUNDS_MAX {
-        let findings = linter::lint(&project);
+        let findings = lint(&project);
         let fixes = findings.iter().filter(|finding| finding.rule == rule.name);
         let round = fixes::apply(&project, fixes.filter_map(|finding| finding.fix.as_ref()));
         if round.texts.is_empty() {
@@ -118,9 +119,9 @@ fn check_fixed(rule: &Rule, bad: &Block, fixed: &Block) -> Result<(), String> {
         let sources = project.files.iter().map(|file| {
             let new = round.texts.iter().find(|(id, _)| *id == file.id);
             let text = new.map_or_else(|| file.text.clone(), |(_, text)| text.as_str().into());
-            Source { path: file.path.clone(), text, reported: true }
+            Source { path: file.path.clone(), text, reported: true, error: None }
         });
-        project = linter::load(PathBuf::new(), sources.collect());
+        project = load(sources.collect());
         if let Some(file) = project.files.iter().find(|file| !file.module.errors.is_empty()) {
             let errors = &file.module.errors;
             return Err(format!("the fix breaks the syntax: {errors:?}\n{}", file.text));
@@ -172,9 +173,27 @@ pub(crate) fn project(files: &[(&str, &str)]) -> Project {
         path: (*path).to_owned(),
         text: Arc::from(*text),
         reported: true,
+        error: None,
     });
-    linter::load(PathBuf::new(), sources.collect())
+    load(sources.collect())
 }
+
+#[track_caller]
+fn load(sources: Vec<Source>) -> Project {
+    let (project, crashes) = linter::load(PathBuf::new(), sources);
+    assert!(crashes.is_empty(), "{crashes:?}");
+    project
+}
+
+#[track_caller]
+fn lint(project: &Project) -> Vec<Finding> {
+    let settings: &'static Settings = &SETTINGS;
+    let outcome = linter::lint(project, &|_| settings);
+    assert!(outcome.crashes.is_empty(), "{:?}", outcome.crashes);
+    outcome.findings
+}
+
+static SETTINGS: LazyLock<Settings> = LazyLock::new(Settings::default);
 
 /// The files of an example: one, or several behind lines `# file: a.py`, `// file: a.rs`.
 fn project_of(block: &Block, stripped: bool) -> Project {

@@ -1,0 +1,27 @@
+use crate::prelude::*;
+
+declare_rule! {
+    /// A suppression comment names no rule, or cannot be read.
+    ///
+    /// It suppresses nothing, though it looks as if it did: a mistyped rule, brackets left
+    /// out, a word that ddp-lint does not know.
+    ///
+    /// ```python bad
+    /// step = 1  # ddp-lint: allow(unguarded-saev) # ~ unknown-suppression
+    /// ```
+    /// ```python good
+    /// step = 1  # a comment about ddp-lint: allow(anything) is no suppression
+    /// ```
+    pub static RULE = {
+        name: "unknown-suppression",
+        level: Level::Warning,
+        harm: Harm::Noise,
+        tier: 1,
+        languages: PYTHON,
+        fix: FixKind::No,
+        check,
+    };
+}
+
+/// Suppressions are judged when all rules have run, see `suppress`.
+fn check(_: &Program<'_>, _: &mut Report<'_>) {}

@@ -1,0 +1,31 @@
+use crate::prelude::*;
+
+declare_rule! {
+    /// A suppression comment suppresses nothing.
+    ///
+    /// What it was written for is gone, or the comment stands in the wrong place. Left where it
+    /// is, it would hide the next fault of that kind. Only rules that ran are judged.
+    ///
+    /// A comment counts on the first or last line of the statement that holds the finding, on
+    /// the finding's own line, or alone on the line above either (above decorators and
+    /// attributes too). `allow-file` counts for the whole file.
+    ///
+    /// ```python bad
+    /// step = 1  # ddp-lint: allow(unknown-suppression) # ~ unused-suppression
+    /// ```
+    /// ```python fixed
+    /// step = 1
+    /// ```
+    pub static RULE = {
+        name: "unused-suppression",
+        level: Level::Warning,
+        harm: Harm::Noise,
+        tier: 1,
+        languages: PYTHON,
+        fix: FixKind::Safe,
+        check,
+    };
+}
+
+/// Suppressions are judged when all rules have run, see `suppress`.
+fn check(_: &Program<'_>, _: &mut Report<'_>) {}
