@@ -82,7 +82,7 @@ pub fn compare(folder: &str, findings: &[Finding]) -> Result<(), String> {
         }
     }
     for (path, found) in by_path {
-        let _ = writeln!(difference, "findings in a file outside {folder}: {path:?}: {found:?}");
+        let _ = writeln!(difference, "outside {folder}: {}: {found:?}", path.display());
     }
     if difference.is_empty() { Ok(()) } else { Err(difference) }
 }

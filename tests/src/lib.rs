@@ -1,7 +1,8 @@
-//! What the black-box tests share: the programs under test, the fixtures, and how they are compared.
+//! What the black-box tests share: the programs under test, the fixtures, how they are compared.
 //!
 //! The programs are run as users run them; of the linter's library only the marks are used.
 
 pub mod binaries;
 pub mod findings;
 pub mod repository;
+pub mod tidy;

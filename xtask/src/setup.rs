@@ -77,8 +77,8 @@ fn connect(link: &Path, folder: &Path) -> Result<()> {
     }
     match fs::symlink_metadata(link) {
         Ok(metadata) if !metadata.file_type().is_symlink() => bail!(
-            "`{}` is in the way: it is not a link that `cargo x setup` made\n  move it away and run \
-             `cargo x setup` again",
+            "`{}` is in the way: it is not a link that `cargo x setup` made\n  move it away and \
+             run `cargo x setup` again",
             link.display()
         ),
         _ => {}

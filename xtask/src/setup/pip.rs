@@ -176,9 +176,9 @@ fn explain(text: &str, log: &Path) -> anyhow::Error {
     }
     if NETWORK.iter().any(|words| text.contains(words)) {
         return anyhow!(
-            "the Python package index cannot be reached, or knows no torch at all\n  check the network (behind a proxy: \
-             https_proxy; with a mirror: PIP_INDEX_URL) and run `cargo x setup` again, or unpack \
-             libtorch {TORCH} yourself and set LIBTORCH to it; pip's log is `{log}`"
+            "the Python package index cannot be reached, or knows no torch at all\n  check the network \
+             (behind a proxy: https_proxy; with a mirror: PIP_INDEX_URL) and run `cargo x setup` \
+             again, or unpack libtorch {TORCH} yourself and set LIBTORCH to it; pip's log is `{log}`"
         );
     }
     if text.contains("No matching distribution found") {
@@ -206,12 +206,13 @@ mod tests {
     #[test]
     fn failures_of_pip_are_told_in_plain_words() {
         explains(
-            "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device",
+            "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on \
+             device",
             "the disk is full",
         );
         explains(
-            "WARNING: Retrying after connection broken by 'NewConnectionError(': Failed to establish \
-             a new connection: [Errno -3] Temporary failure in name resolution')'\n\
+            "WARNING: Retrying after connection broken by 'NewConnectionError(': Failed to \
+             establish a new connection: [Errno -3] Temporary failure in name resolution')'\n\
              ERROR: No matching distribution found for torch==2.13.0",
             "cannot be reached",
         );

@@ -42,8 +42,8 @@ pub(crate) fn find() -> Result<&'static str> {
         }
     }
     let install = "install one (Debian, Ubuntu: `apt-get install python3 python3-venv`; macOS: \
-                   `brew install python@3.13`), or unpack libtorch 2.13.0 yourself and set LIBTORCH \
-                   to it";
+                   `brew install python@3.13`), or unpack libtorch 2.13.0 yourself and set \
+                   LIBTORCH to it";
     if let Some((name, (major, minor))) = unfit {
         bail!(
             "`{name}` on PATH is Python {major}.{minor}; torch {} has packages for Python 3.10 to \

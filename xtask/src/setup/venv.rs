@@ -202,8 +202,8 @@ fn create(python: &str, venv: &Path) -> Result<()> {
     let _ = fs::remove_dir_all(venv);
     if text.contains("ensurepip") || text.contains("No module named venv") {
         bail!(
-            "`{python}` cannot make virtual environments: its venv module is missing or lacks pip\n  \
-             install it (Debian, Ubuntu: `apt-get install python3-venv`)"
+            "`{python}` cannot make virtual environments: its venv module is missing or lacks pip\n  install \
+             it (Debian, Ubuntu: `apt-get install python3-venv`)"
         );
     }
     bail!("`{python} -m venv {}` failed:\n{}", venv.display(), text.trim_end())
