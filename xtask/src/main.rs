@@ -3,7 +3,10 @@
 //! Nothing here is needed to build or to use the linter; it is how a clone is set up, shown, tested
 //! and measured. It must never link libtorch, because it is what fetches it.
 
+mod bench;
+mod cargo;
 mod setup;
+mod test;
 mod workspace;
 
 use std::process::ExitCode;
@@ -24,10 +27,17 @@ struct Arguments {
 enum Command {
     /// Find libtorch, or fetch it once, and link it as `.libtorch`.
     Setup,
+    /// Test everything; the last line counts the tests.
+    Test,
+    /// Measure the linter: `score`, `lint`; by default both.
+    Bench {
+        #[command(subcommand)]
+        bench: Option<bench::Bench>,
+    },
 }
 
 fn main() -> ExitCode {
-    match run(&Arguments::parse().command) {
+    match run(Arguments::parse().command) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("error: {error:#}");
@@ -36,12 +46,14 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: &Command) -> Result<ExitCode> {
+fn run(command: Command) -> Result<ExitCode> {
     let workspace = Workspace::find()?;
     match command {
         Command::Setup => {
             setup::run(&workspace)?;
             Ok(ExitCode::SUCCESS)
         }
+        Command::Test => test::run(&workspace),
+        Command::Bench { bench } => bench::run(&workspace, bench),
     }
 }

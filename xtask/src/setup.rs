@@ -21,6 +21,9 @@ use anyhow::{Context, Result, bail};
 use crate::workspace::Workspace;
 use libtorch::Libtorch;
 
+pub(crate) use python::find as python;
+pub(crate) use venv::cache;
+
 /// The release that the runtime is written against; its c10d classes are not a stable interface.
 pub(crate) const TORCH: &str = "2.13.0";
 

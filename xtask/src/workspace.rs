@@ -1,7 +1,7 @@
 //! Where things lie in a clone of this project. Knows paths, does nothing.
 
 use std::env;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
@@ -20,6 +20,10 @@ impl Workspace {
             .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
         let root = package.parent().context("the package xtask lies at the root of the disk")?;
         Ok(Workspace { root: root.to_path_buf() })
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
     }
 
     /// The link to libtorch that `.cargo/config.toml` hands to build scripts.

@@ -176,9 +176,10 @@ fn explain(text: &str, log: &Path) -> anyhow::Error {
     }
     if NETWORK.iter().any(|words| text.contains(words)) {
         return anyhow!(
-            "the Python package index cannot be reached, or knows no torch at all\n  check the network \
-             (behind a proxy: https_proxy; with a mirror: PIP_INDEX_URL) and run `cargo x setup` \
-             again, or unpack libtorch {TORCH} yourself and set LIBTORCH to it; pip's log is `{log}`"
+            "the Python package index cannot be reached, or knows no torch at all\n  check the \
+             network (behind a proxy: https_proxy; with a mirror: PIP_INDEX_URL) and run `cargo x \
+             setup` again, or unpack libtorch {TORCH} yourself and set LIBTORCH to it; pip's log \
+             is `{log}`"
         );
     }
     if text.contains("No matching distribution found") {

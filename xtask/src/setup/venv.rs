@@ -66,14 +66,20 @@ impl Broken {
     }
 }
 
-/// `$XDG_CACHE_HOME/ddp-lint/torch-2.13.0`, by default under `~/.cache`.
+/// Of torch's environment, its lock and its log.
 fn home() -> Result<PathBuf> {
+    Ok(cache()?.join(format!("torch-{TORCH}")))
+}
+
+/// This project's part of the user's cache folder: `$XDG_CACHE_HOME/ddp-lint`, by default under
+/// `~/.cache`.
+pub(crate) fn cache() -> Result<PathBuf> {
     let absolute = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let cache = absolute("XDG_CACHE_HOME")
         .or_else(|| absolute("HOME").map(|home| home.join(".cache")))
         .or_else(|| absolute("LOCALAPPDATA"))
         .context("no cache folder: set HOME or XDG_CACHE_HOME to an absolute path")?;
-    Ok(cache.join("ddp-lint").join(format!("torch-{TORCH}")))
+    Ok(cache.join("ddp-lint"))
 }
 
 /// Held until the returned file is dropped, also when the process dies.
@@ -202,8 +208,8 @@ fn create(python: &str, venv: &Path) -> Result<()> {
     let _ = fs::remove_dir_all(venv);
     if text.contains("ensurepip") || text.contains("No module named venv") {
         bail!(
-            "`{python}` cannot make virtual environments: its venv module is missing or lacks pip\n  install \
-             it (Debian, Ubuntu: `apt-get install python3-venv`)"
+            "`{python}` cannot make virtual environments: its venv module is missing or lacks \
+             pip\n  install it (Debian, Ubuntu: `apt-get install python3-venv`)"
         );
     }
     bail!("`{python} -m venv {}` failed:\n{}", venv.display(), text.trim_end())

@@ -1,0 +1,43 @@
+//! `cargo x bench`: how good and how fast the linter is, measured with its release build.
+
+mod lint;
+mod score;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Subcommand;
+
+use crate::workspace::Workspace;
+
+#[derive(Subcommand)]
+pub(crate) enum Bench {
+    /// Faults found and look-alikes left alone, against the judged cases in `../shared`.
+    Score {
+        /// Folder of checked-out repositories (`<owner>+<name>`), for the score over real projects.
+        #[arg(long, env = "DDP_LINT_CORPUS")]
+        repos: Option<PathBuf>,
+    },
+    /// Time to lint a folder of Python code, against `ruff check --select F` on the same folder.
+    Lint {
+        /// The folder [default: the Python package torch].
+        folder: Option<PathBuf>,
+        /// Runs of each program, taken in turns.
+        #[arg(long, default_value_t = 7)]
+        runs: usize,
+    },
+}
+
+/// Without a choice: both, with their defaults.
+pub(crate) fn run(workspace: &Workspace, bench: Option<Bench>) -> Result<ExitCode> {
+    match bench {
+        Some(Bench::Score { repos }) => score::run(workspace, repos.as_deref())?,
+        Some(Bench::Lint { folder, runs }) => lint::run(workspace, folder, runs)?,
+        None => {
+            score::run(workspace, None)?;
+            lint::run(workspace, None, 7)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
