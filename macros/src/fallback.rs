@@ -1,0 +1,43 @@
+//! What is emitted beside errors: the same impls, empty, so that code which uses the type does not
+//! fail a second time for the want of them.
+
+use proc_macro2::TokenStream;
+use quote::quote;
+use syn::{DeriveInput, Error};
+
+use crate::expand;
+
+pub(crate) fn replicable(input: &DeriveInput, krate: &TokenStream, error: &Error) -> TokenStream {
+    let errors = error.to_compile_error();
+    let (generics, ty, clause) = input.generics.split_for_impl();
+    let ident = &input.ident;
+    let register = expand::register(input, krate);
+    quote! {
+        #errors
+        #[automatically_derived]
+        impl #generics #krate::Replicable for #ident #ty #clause {
+            fn visit(&self, _: &mut #krate::Visitor<'_>) {}
+            fn visit_mut(&mut self, _: &mut #krate::Visitor<'_>) {}
+        }
+        #register
+    }
+}
+
+pub(crate) fn tensor_output(
+    input: &DeriveInput,
+    krate: &TokenStream,
+    error: &Error,
+) -> TokenStream {
+    let errors = error.to_compile_error();
+    let (generics, ty, clause) = input.generics.split_for_impl();
+    let ident = &input.ident;
+    let (out, out_mut) = expand::output_signatures(krate);
+    quote! {
+        #errors
+        #[automatically_derived]
+        impl #generics #krate::TensorOutput for #ident #ty #clause {
+            #out {}
+            #out_mut {}
+        }
+    }
+}
