@@ -18,5 +18,6 @@ pub mod project;
 pub mod python;
 pub mod rule;
 pub mod rules;
+pub mod rust;
 pub mod suppress;
 pub mod table;
