@@ -176,7 +176,10 @@ fn lower(index: usize, source: Source) -> (SourceFile, Option<Crash>) {
     let doing = || format!("reading `{}`", source.path);
     let lowered = catch(doing, || match language {
         Language::Python => crate::python::lower(&source.text),
-        Language::Rust => empty(Language::Rust),
+        Language::Rust => {
+            let module_path = crate::rust::crates::module_path_by_layout(&source.path);
+            crate::rust::lower(&source.text, &module_path)
+        }
     });
     let (mut module, crash) = match lowered {
         Ok(module) => (module, None),

@@ -20,6 +20,7 @@
 //! - Enum payloads are fields named `Variant.0` or `Variant.name`. Derives are empty `Impl`s.
 //! - A parameter whose type is a generic is annotated with the first bound of that generic.
 
+pub mod crates;
 mod lex;
 mod lower;
 mod recover;
