@@ -150,6 +150,8 @@ pub enum Role {
     Load,
     /// Writes a file in another way (`to_csv`, `json.dump`, `savefig`, `write_text`).
     WriteFile,
+    /// Reads a file, but no device-bound tensors (`np.load`, `read_text`, `Tensor::read_npy`).
+    ReadFile,
     Open,
     MakeDirectory,
     RemovePath,
@@ -180,7 +182,8 @@ pub enum Flag {
     Class,
     /// Read, not called: a field, property or constant; `returns` is its type.
     Attribute,
-    /// Sets what its first parameter is called on the receiver, and gives the receiver back.
+    /// Sets what its first parameter (without one: the method) is called on the receiver, and
+    /// gives the receiver back.
     Builder,
     /// Spawn: the function gets the rank of its process before its own arguments.
     RankFirst,
