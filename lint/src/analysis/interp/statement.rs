@@ -1,0 +1,867 @@
+//! Statements: control flow, and the state at each join.
+
+use super::{Interpreter, Key, LoopExits, LoopNode, ReturnExit, Writes};
+use crate::analysis::event::{EventKind, ExitKind, Header, LoopId, Node};
+use crate::analysis::term::{Const, Taint, Term, TermKind};
+use crate::analysis::value::Value;
+use crate::model::{
+    Arm, BinaryOp, Expr, ExprKind, Handler, LoopHeader, Name, Site, Stmt,
+    StmtKind, WithItem,
+};
+use crate::table::Role;
+
+impl<'p> Interpreter<'p> {
+    /// Runs statements; the condition under which control reaches their end.
+    pub(super) fn block(&mut self, body: &'p [Stmt]) -> Term {
+        let modes = self.modes;
+        let falls = self.block_keeping_modes(body);
+        // A guard such as tch's `no_grad_guard` ends with the block that holds it.
+        if self.is_rust() {
+            self.modes = modes;
+        }
+        falls
+    }
+
+    pub(super) fn block_keeping_modes(&mut self, body: &'p [Stmt]) -> Term {
+        let mut falls = self.terms.yes;
+        let mut pushed = 0;
+        for statement in body {
+            let goes_on = self.statement(statement);
+            if goes_on == self.terms.no {
+                falls = goes_on;
+                break;
+            }
+            if goes_on != self.terms.yes {
+                let site = self.site(statement.span);
+                self.push_path(goes_on, site);
+                pushed += 1;
+                falls = self.terms.and([falls, goes_on]);
+            }
+        }
+        for _ in 0..pushed {
+            self.pop_path();
+        }
+        falls
+    }
+
+    /// Defines what Rust lets stand below its use.
+    fn hoist(&mut self, body: &'p [Stmt]) {
+        for statement in body {
+            match &statement.kind {
+                StmtKind::Function(_) | StmtKind::Class(_) | StmtKind::Import(_) => {
+                    self.statement(statement);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    pub(super) fn file_body(&mut self, body: &'p [Stmt]) {
+        if self.is_rust() {
+            self.hoist(body);
+        }
+        self.block(body);
+    }
+
+    fn statement(&mut self, statement: &'p Stmt) -> Term {
+        if self.spent() {
+            return self.terms.yes;
+        }
+        let outer = std::mem::replace(&mut self.falls, self.terms.yes);
+        let falls = self.with_stack(|this| this.statement_inner(statement));
+        let inner = std::mem::replace(&mut self.falls, outer);
+        self.terms.and([falls, inner])
+    }
+
+    fn statement_inner(&mut self, statement: &'p Stmt) -> Term {
+        let site = self.site(statement.span);
+        match &statement.kind {
+            StmtKind::Expr(expr) => {
+                self.eval(expr);
+            }
+            StmtKind::Assign { targets, value, annotation } => {
+                self.assignment(targets, value.as_ref(), annotation.as_ref());
+            }
+            StmtKind::AugAssign { target, op, value } => self.augmented(target, *op, value, site),
+            StmtKind::If { test, body, otherwise } => {
+                return self.branch(test, site, body, otherwise);
+            }
+            StmtKind::Loop { header, body, otherwise } => {
+                return self.run_loop(header, body, otherwise, site);
+            }
+            StmtKind::With { items, body } => return self.with(items, body),
+            StmtKind::Match { subject, arms } => {
+                let subject_value = self.eval(subject);
+                return self.arms(&subject_value, arms, site, false).0;
+            }
+            StmtKind::Try { body, handlers, otherwise, finally } => {
+                return self.attempt(body, handlers, otherwise, finally, site);
+            }
+            StmtKind::Return(value) => {
+                let value = match value {
+                    Some(value) => self.eval(value),
+                    None => self.nothing(),
+                };
+                return self.leave_function(value, site);
+            }
+            StmtKind::Break => return self.leave_loop(site, true),
+            StmtKind::Continue => return self.leave_loop(site, false),
+            StmtKind::Raise(value) => {
+                if let Some(value) = value {
+                    self.eval(value);
+                }
+                self.push_event(EventKind::Raise, site, None);
+                self.tree.push(Node::Exit { kind: ExitKind::Error, site });
+                return self.terms.no;
+            }
+            StmtKind::Assert { test, message } => {
+                let value = self.eval(test);
+                if let Some(message) = message {
+                    self.eval(message);
+                }
+                return self.assume(&value);
+            }
+            StmtKind::Import(import) => self.import(import, site),
+            StmtKind::Function(index) => self.define_function(*index),
+            StmtKind::Class(index) => self.define_class(*index),
+            StmtKind::Outer(names) => self.frame_mut().outer_names.extend(names),
+            StmtKind::Delete(targets) => self.delete(targets),
+            StmtKind::Block(body) => {
+                if self.is_rust() {
+                    self.hoist(body);
+                }
+                return self.block(body);
+            }
+            StmtKind::Pass => {}
+        }
+        self.terms.yes
+    }
+
+    /// `assert`: the rest runs only where it holds; a failure ends the process by an error.
+    fn assume(&mut self, value: &Value) -> Term {
+        let condition = self.condition(value);
+        match self.settle(condition) {
+            Some(false) if self.terms.as_const(condition).is_some() => self.terms.no,
+            _ => self.terms.yes,
+        }
+    }
+
+    fn assignment(
+        &mut self,
+        targets: &'p [Expr],
+        value: Option<&'p Expr>,
+        annotation: Option<&'p Expr>,
+    ) {
+        let Some(expr) = value else {
+            if let (Some(annotation), [target]) = (annotation, targets) {
+                let site = self.site(target.span);
+                if let Some(value) = self.typed(annotation, site) {
+                    self.assign(target, &value, false);
+                }
+            }
+            return;
+        };
+        let mut value = self.eval(expr);
+        if let (Some(annotation), Some(term)) = (annotation, value.single())
+            && matches!(self.terms.kind(term), TermKind::Opaque { .. } | TermKind::Method { .. })
+        {
+            let site = self.site(expr.span);
+            if let Some(typed) = self.typed(annotation, site) {
+                value = typed;
+            }
+        }
+        self.note_guard(&value);
+        for target in targets {
+            self.assign(target, &value, false);
+        }
+    }
+
+    /// A bound `no_grad_guard()` switches gradients off up to the end of its block.
+    fn note_guard(&mut self, value: &Value) {
+        if !self.is_rust() {
+            return;
+        }
+        let Some(term) = value.single() else { return };
+        if self.object_of(term).is_some_and(|o| o.role == Role::NoGrad) {
+            self.modes.grad = false;
+        }
+    }
+
+    fn augmented(&mut self, target: &'p Expr, op: BinaryOp, value: &'p Expr, site: Site) {
+        let old = self.eval(target);
+        let new = self.eval(value);
+        let joined = self.binary_values(op, &old, &new, site);
+        self.assign(target, &joined, true);
+    }
+
+    /// Writes a value to a target: a name, attribute, item, or several at once.
+    pub(super) fn assign(&mut self, target: &'p Expr, value: &Value, augmented: bool) {
+        match &target.kind {
+            ExprKind::Name(name) => self.assign_name(*name, value.clone()),
+            ExprKind::Attribute { value: of, name, .. } => {
+                let of = self.eval(of);
+                let site = self.site(target.span);
+                self.assign_attribute(&of, *name, value, site, Some(target), augmented);
+            }
+            ExprKind::Index { value: of, index } => {
+                let of = self.eval(of);
+                let index = self.eval(index);
+                self.assign_item(&of, &index, value);
+            }
+            ExprKind::Collection { items, .. } => self.unpack(items, value),
+            ExprKind::Starred(inner) => {
+                let site = self.site(target.span);
+                let term = self.derived(site, &[value]);
+                let value = self.value(term);
+                self.assign(inner, &value, false);
+            }
+            // Rust patterns: `Some(x)`, `Ok(x)`, `Struct { field, .. }`.
+            ExprKind::Call { arguments, .. } => {
+                if let [only] = arguments.as_slice() {
+                    self.assign(&only.value, value, false);
+                } else {
+                    for argument in arguments {
+                        let term = self.derived(self.site(argument.span), &[value]);
+                        let part = self.value(term);
+                        self.assign(&argument.value, &part, false);
+                    }
+                }
+            }
+            ExprKind::Construct { fields, .. } => {
+                for (name, pattern) in fields {
+                    let site = self.site(pattern.span);
+                    let part = self.attribute_value(value, *name, site, None);
+                    self.assign(pattern, &part, false);
+                }
+            }
+            ExprKind::Bool { values, .. } => {
+                for pattern in values {
+                    self.assign(pattern, value, false);
+                }
+            }
+            ExprKind::Walrus { target, value: inner } => {
+                self.assign(target, value, false);
+                self.assign(inner, value, false);
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn assign_name(&mut self, name: Name, value: Value) {
+        if &*name == "_" {
+            return;
+        }
+        let frame = self.frame();
+        let key = match (frame.class_body, frame.function) {
+            (Some(class), _) => Key::Attribute(class, name),
+            (None, None) => Key::Global(frame.file, name),
+            (None, Some(_)) if frame.outer_names.contains(&name) => {
+                self.outer_key(name).unwrap_or(Key::Global(frame.file, name))
+            }
+            (None, Some(_)) => Key::Variable(frame.id, name),
+        };
+        self.write(key, value);
+    }
+
+    pub(super) fn assign_attribute(
+        &mut self,
+        of: &Value,
+        name: Name,
+        value: &Value,
+        site: Site,
+        expr: Option<&'p Expr>,
+        augmented: bool,
+    ) {
+        let several = of.alternatives.len() > 1;
+        for alternative in of.alternatives.clone() {
+            let term = alternative.term;
+            let kind =
+                EventKind::AttributeStore { of: term, name, value: value.clone(), augmented };
+            if several {
+                self.push_path(alternative.when, site);
+            }
+            self.push_event(kind, site, expr);
+            if several {
+                self.pop_path();
+            }
+            let term = self.stored_on(term);
+            let key = Key::Attribute(term, name);
+            let new = match (several, self.store.get(&key).cloned()) {
+                (true, Some(old)) => self.join_bounded(alternative.when, value, &old, site),
+                _ => value.clone(),
+            };
+            self.write(key, new);
+        }
+    }
+
+    fn assign_item(&mut self, of: &Value, index: &Value, value: &Value) {
+        let (Some(of), Some(index)) = (of.single(), index.single()) else { return };
+        let of = self.stored_on(of);
+        if self.terms.as_const(index).is_some() {
+            self.write(Key::Item(of, index), value.clone());
+            return;
+        }
+        self.add_item(of, value);
+    }
+
+    /// Adds to what a container holds at places unknown.
+    pub(super) fn add_item(&mut self, of: Term, value: &Value) {
+        let key = Key::Attribute(of, Name::new("<items>"));
+        let site = Site { file: self.file(), span: crate::model::Span::default() };
+        let new = match self.store.get(&key).cloned() {
+            Some(old) => {
+                let condition = self.terms.make(TermKind::Happened(site));
+                self.join_bounded(condition, value, &old, site)
+            }
+            None => value.clone(),
+        };
+        self.write(key, new);
+    }
+
+    fn unpack(&mut self, targets: &'p [Expr], value: &Value) {
+        let parts = value.single().and_then(|t| self.sequence(t));
+        let starred = targets.iter().any(|t| matches!(t.kind, ExprKind::Starred(_)));
+        match parts {
+            Some(parts) if parts.len() == targets.len() && !starred => {
+                for (target, part) in targets.iter().zip(parts) {
+                    self.assign(target, &part, false);
+                }
+            }
+            _ => {
+                for (position, target) in targets.iter().enumerate() {
+                    let part = self.item_of(value, position, target);
+                    self.assign(target, &part, false);
+                }
+            }
+        }
+    }
+
+    fn item_of(&mut self, value: &Value, position: usize, target: &'p Expr) -> Value {
+        let site = self.site(target.span);
+        match value.single() {
+            Some(term) if !self.terms.origins(term).is_empty() || value.taint(&self.terms) != Taint::NONE => {
+                let term = self.derived(site, &[value]);
+                self.value(term)
+            }
+            Some(term) => {
+                let index = self.terms.int(position as i64);
+                let term = self.terms.make(TermKind::Item(term, index));
+                self.value(term)
+            }
+            None => {
+                let term = self.derived(site, &[value]);
+                self.value(term)
+            }
+        }
+    }
+
+    fn delete(&mut self, targets: &'p [Expr]) {
+        for target in targets {
+            if let ExprKind::Name(name) = &target.kind {
+                let frame = self.frame();
+                let key = match frame.function {
+                    Some(_) => Key::Variable(frame.id, *name),
+                    None => Key::Global(frame.file, *name),
+                };
+                self.forget(key);
+            }
+        }
+    }
+
+    fn branch(
+        &mut self,
+        test: &'p Expr,
+        site: Site,
+        body: &'p [Stmt],
+        otherwise: &'p [Stmt],
+    ) -> Term {
+        if is_main_test(test) {
+            let is_entry = self.file() == self.entry && !self.frame().orphan;
+            return if is_entry { self.block(body) } else { self.block(otherwise) };
+        }
+        let value = self.eval(test);
+        let condition = self.condition(&value);
+        self.push_event(EventKind::Test { condition, value }, self.site(test.span), Some(test));
+        self.fork(
+            condition,
+            site,
+            |this| {
+                this.bind_pattern(test);
+                this.block(body)
+            },
+            |this| this.block(otherwise),
+        )
+    }
+
+    /// `if let P = v`: the names of `P` hold in the arm.
+    pub(super) fn bind_pattern(&mut self, test: &'p Expr) {
+        match &test.kind {
+            ExprKind::Let { pattern, value } => {
+                let value = self.eval_quietly(value);
+                self.assign(pattern, &value, false);
+            }
+            ExprKind::Bool { values, .. } => {
+                for value in values {
+                    self.bind_pattern(value);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Runs both arms of a condition, those that can be taken, and joins what they leave.
+    pub(super) fn fork(
+        &mut self,
+        condition: Term,
+        site: Site,
+        then: impl FnOnce(&mut Self) -> Term,
+        otherwise: impl FnOnce(&mut Self) -> Term,
+    ) -> Term {
+        match self.settle(condition) {
+            Some(true) => return then(self),
+            Some(false) => return otherwise(self),
+            None => {}
+        }
+        let negated = self.terms.not(condition);
+        let (then_falls, then_writes, then_tree) = self.arm(condition, site, then);
+        let (else_falls, else_writes, else_tree) = self.arm(negated, site, otherwise);
+        let no = self.terms.no;
+        self.merge_branches(
+            condition,
+            (then_falls != no).then_some(then_writes),
+            (else_falls != no).then_some(else_writes),
+            site,
+        );
+        if !then_tree.is_empty() || !else_tree.is_empty() {
+            self.tree.push(Node::Branch { condition, site, then: then_tree, otherwise: else_tree });
+        }
+        if then_falls == self.terms.yes && else_falls == self.terms.yes {
+            return self.terms.yes;
+        }
+        let a = self.terms.and([condition, then_falls]);
+        let b = self.terms.and([negated, else_falls]);
+        self.terms.or([a, b])
+    }
+
+    fn arm(
+        &mut self,
+        condition: Term,
+        site: Site,
+        body: impl FnOnce(&mut Self) -> Term,
+    ) -> (Term, Writes, crate::analysis::event::Tree) {
+        let mark = self.store.mark();
+        let modes = self.modes;
+        self.push_path(condition, site);
+        let (falls, tree) = self.grow(body);
+        self.pop_path();
+        self.modes = modes;
+        let writes = self.store.writes_since(mark, |_| true);
+        self.store.undo_to(mark);
+        self.epoch += 1;
+        (falls, writes, tree)
+    }
+
+    fn leave_function(&mut self, value: Value, site: Site) -> Term {
+        self.push_event(EventKind::Return { value: value.clone() }, site, None);
+        let frame = self.frame();
+        let (path_base, trail_base) = (frame.path_base, frame.trail_base);
+        let when = self.path_since(path_base);
+        let writes = self.store.writes_since(trail_base, |k| k.is_lasting());
+        self.frame_mut().exits.push(ReturnExit { when, value, writes });
+        self.tree.push(Node::Exit { kind: ExitKind::Return, site });
+        self.terms.no
+    }
+
+    fn leave_loop(&mut self, site: Site, is_break: bool) -> Term {
+        let kind = if is_break { ExitKind::Break } else { ExitKind::Continue };
+        self.tree.push(Node::Exit { kind, site });
+        if let Some(exits) = self.frame().loop_exits.last() {
+            let writes = self.store.writes_since(exits.trail_base, |_| true);
+            if let Some(exits) = self.frame_mut().loop_exits.last_mut() {
+                exits.breaks.push((site, writes));
+            }
+        }
+        self.terms.no
+    }
+
+    fn run_loop(
+        &mut self,
+        header: &'p LoopHeader,
+        body: &'p [Stmt],
+        otherwise: &'p [Stmt],
+        site: Site,
+    ) -> Term {
+        let iterated = match header {
+            LoopHeader::For { iter, .. } => Some(self.eval(iter)),
+            _ => None,
+        };
+        let changed = self.iterate(header, body, site, iterated.as_ref(), true);
+        if changed && self.loop_depth() < 3 {
+            let _ = self.grow(|this| this.iterate(header, body, site, iterated.as_ref(), false));
+        }
+        let endless = match header {
+            LoopHeader::Forever => true,
+            LoopHeader::While { test } => {
+                matches!(test.literal(), Some(crate::model::Literal::Bool(true)))
+            }
+            LoopHeader::For { .. } => false,
+        };
+        self.block(otherwise);
+        if endless && !holds_break(body) { self.terms.no } else { self.terms.yes }
+    }
+
+    fn loop_depth(&self) -> usize {
+        let mut depth = 0;
+        let mut at = self.loop_now;
+        while let Some(LoopId(id)) = at {
+            depth += 1;
+            at = self.loops[id as usize].parent;
+        }
+        depth
+    }
+
+    /// One run of a loop's body. Whether it changed what a next run would see.
+    fn iterate(
+        &mut self,
+        header: &'p LoopHeader,
+        body: &'p [Stmt],
+        site: Site,
+        iterated: Option<&Value>,
+        first: bool,
+    ) -> bool {
+        let mark = self.store.mark();
+        let outer = self.loop_now;
+        let over = iterated.and_then(Value::single);
+        let id = LoopId(self.loops.len() as u32);
+        self.loops.push(LoopNode { parent: outer, site, frame: self.frame, over, condition: None });
+        self.frame_mut().loop_exits.push(LoopExits { trail_base: mark, ..LoopExits::default() });
+        let (tree_header, pushed) = self.enter_loop(header, iterated, id);
+        self.loop_now = Some(id);
+        let (falls, tree) = self.grow(|this| this.block(body));
+        self.loop_now = outer;
+        if pushed {
+            self.pop_path();
+        }
+        let exits = self.frame_mut().loop_exits.pop().unwrap_or_default();
+        let writes = self.store.writes_since(mark, |_| true);
+        self.store.undo_to(mark);
+        self.epoch += 1;
+        let changed = first && self.changes_next_run(&writes);
+        let happened = self.terms.make(TermKind::Happened(site));
+        if falls == self.terms.no {
+            // Only jumps leave the body.
+        } else {
+            self.merge_branches(happened, Some(writes), Some(Writes::default()), site);
+        }
+        for (at, writes) in exits.breaks {
+            let happened = self.terms.make(TermKind::Happened(at));
+            self.merge_branches(happened, Some(writes), Some(Writes::default()), at);
+        }
+        if !tree.is_empty() {
+            self.tree.push(Node::Loop { header: tree_header, site, body: tree });
+        }
+        changed
+    }
+
+    fn enter_loop(
+        &mut self,
+        header: &'p LoopHeader,
+        iterated: Option<&Value>,
+        id: LoopId,
+    ) -> (Header, bool) {
+        match header {
+            LoopHeader::For { target, .. } => {
+                let iterated = iterated.cloned().unwrap_or_else(|| self.nothing());
+                let item = self.item_in_loop(&iterated, target);
+                self.assign(target, &item, false);
+                (Header::Over(iterated), false)
+            }
+            LoopHeader::While { test } => {
+                let value = self.eval(test);
+                let condition = self.condition(&value);
+                let site = self.site(test.span);
+                self.push_event(EventKind::Test { condition, value }, site, Some(test));
+                self.loops[id.0 as usize].condition = Some(condition);
+                self.push_path(condition, site);
+                self.bind_pattern(test);
+                (Header::While(condition), true)
+            }
+            LoopHeader::Forever => (Header::Forever, false),
+        }
+    }
+
+    /// A next run of the body sees other objects than the first one did.
+    fn changes_next_run(&self, writes: &Writes) -> bool {
+        writes.iter().any(|(key, value)| {
+            let Some(before) = self.store.get(key) else { return false };
+            before != value
+                && value.terms().any(|t| {
+                    !before.terms().any(|b| b == t)
+                        && matches!(
+                            self.terms.kind(t),
+                            TermKind::Object(_) | TermKind::Inner(_) | TermKind::Function { .. }
+                        )
+                })
+        })
+    }
+
+    fn with(&mut self, items: &'p [WithItem], body: &'p [Stmt]) -> Term {
+        let Some((item, rest)) = items.split_first() else { return self.block(body) };
+        let modes = self.modes;
+        let value = self.eval(&item.context);
+        let falls = self.enter_context(&value, item, rest, body);
+        self.modes = modes;
+        falls
+    }
+
+    fn enter_context(
+        &mut self,
+        value: &Value,
+        item: &'p WithItem,
+        rest: &'p [WithItem],
+        body: &'p [Stmt],
+    ) -> Term {
+        let site = self.site(item.context.span);
+        if let Some(generator) = value.single().and_then(|t| self.generator_call(t)) {
+            return self.run_context_generator(generator, item, rest, body);
+        }
+        let mut pushed = false;
+        for alternative in &value.alternatives {
+            let Some(object) = self.object_of(alternative.term) else { continue };
+            match object.role {
+                Role::NoGrad => self.modes.grad = false,
+                Role::EnableGrad => self.modes.grad = true,
+                Role::NoSync => self.modes.no_sync = true,
+                Role::Join => self.modes.join = true,
+                Role::MainOnly if !pushed => {
+                    let rank = self.rank_term(crate::analysis::term::RankKind::Rank);
+                    let zero = self.terms.int(0);
+                    let is_main = self.terms.compare(crate::model::CompareOp::Eq, rank, zero);
+                    self.push_path(is_main, site);
+                    pushed = true;
+                }
+                _ => {}
+            }
+        }
+        let entered = self.call_method(value, "__enter__", site);
+        if let Some(target) = &item.target {
+            let bound = entered.clone().unwrap_or_else(|| value.clone());
+            self.assign(target, &bound, false);
+        }
+        let falls = self.with(rest, body);
+        if entered.is_some() {
+            self.call_method(value, "__exit__", site);
+        }
+        if pushed {
+            self.pop_path();
+        }
+        falls
+    }
+
+    fn attempt(
+        &mut self,
+        body: &'p [Stmt],
+        handlers: &'p [Handler],
+        otherwise: &'p [Stmt],
+        finally: &'p [Stmt],
+        site: Site,
+    ) -> Term {
+        let catches = handlers.iter().any(|h| !always_raises(&h.body));
+        let caught = self.modes.caught;
+        self.modes.caught |= catches;
+        let (mut falls, body_tree) = self.grow(|this| {
+            let falls = this.block(body);
+            if falls == this.terms.no { falls } else { this.block(otherwise) }
+        });
+        self.modes.caught = caught;
+        let mut trees = Vec::new();
+        for handler in handlers {
+            let happened = self.terms.make(TermKind::Happened(self.site(handler.span)));
+            let handler_site = self.site(handler.span);
+            let (handler_falls, writes, tree) = self.arm(happened, handler_site, |this| {
+                if let Some(name) = handler.name {
+                    let term = this.fresh(handler_site, Taint::LOCAL, &[]);
+                    let value = this.value(term);
+                    this.assign_name(name, value);
+                }
+                this.block(&handler.body)
+            });
+            if handler_falls != self.terms.no {
+                self.merge_branches(happened, Some(writes), Some(Writes::default()), site);
+                falls = self.terms.yes;
+            }
+            trees.push(tree);
+        }
+        if !body_tree.is_empty() || trees.iter().any(|t| !t.is_empty()) {
+            self.tree.push(Node::Try { site, body: body_tree, handlers: trees });
+        }
+        let finally_falls = self.block(finally);
+        self.terms.and([falls, finally_falls])
+    }
+
+    /// `match`: arms in turn. What falls through, and the value where it is used as one.
+    pub(super) fn arms(
+        &mut self,
+        subject: &Value,
+        arms: &'p [Arm],
+        site: Site,
+        valued: bool,
+    ) -> (Term, Option<Value>) {
+        let Some((arm, rest)) = arms.split_first() else {
+            return (self.terms.yes, None);
+        };
+        let arm_site = self.site(arm.span);
+        let mut condition = self.pattern_condition(subject, &arm.pattern);
+        if let Some(guard) = &arm.guard {
+            self.assign(&arm.pattern, subject, false);
+            let guard = self.eval(guard);
+            let guard = self.condition(&guard);
+            condition = self.terms.and([condition, guard]);
+        }
+        let mut values = (None, None);
+        let falls = {
+            let values = &mut values;
+            let (then_value, else_value) = (&mut values.0, &mut values.1);
+            self.fork(
+                condition,
+                arm_site,
+                |this| {
+                    this.assign(&arm.pattern, subject, false);
+                    if !valued {
+                        return this.block(&arm.body);
+                    }
+                    let (falls, value) = this.valued_block(&arm.body, true);
+                    *then_value = Some(value);
+                    falls
+                },
+                |this| {
+                    let (falls, value) = this.arms(subject, rest, site, valued);
+                    *else_value = value;
+                    falls
+                },
+            )
+        };
+        let value = match values {
+            (Some(a), Some(b)) => Some(self.join_bounded(condition, &a, &b, site)),
+            (Some(a), None) | (None, Some(a)) => Some(a),
+            (None, None) => None,
+        };
+        (falls, value)
+    }
+
+    fn pattern_condition(&mut self, subject: &Value, pattern: &'p Expr) -> Term {
+        match &pattern.kind {
+            ExprKind::Name(name) if self.is_binding(*name) => self.terms.yes,
+            ExprKind::Bool { values, .. } => {
+                let parts: Vec<Term> =
+                    values.iter().map(|v| self.pattern_condition(subject, v)).collect();
+                self.terms.or(parts)
+            }
+            ExprKind::Literal(_) | ExprKind::Name(_) | ExprKind::Attribute { .. } => {
+                let wanted = self.eval_quietly(pattern);
+                let test = self.compare_values(crate::model::CompareOp::Eq, subject, &wanted);
+                self.condition(&test)
+            }
+            ExprKind::Call { callee, .. }
+                if callee.last_name().is_some_and(|n| matches!(&*n, "Some" | "Ok")) =>
+            {
+                let none = self.nothing();
+                let test = self.compare_values(crate::model::CompareOp::Is, subject, &none);
+                let is_none = self.condition(&test);
+                self.terms.not(is_none)
+            }
+            _ => {
+                let site = self.site(pattern.span);
+                let taint = subject.taint(&self.terms);
+                self.fresh(site, taint, &[])
+            }
+        }
+    }
+
+    /// A bare name in a pattern binds, unless it is a known constant or `None`.
+    fn is_binding(&self, name: Name) -> bool {
+        let first = name.chars().next().unwrap_or('_');
+        !(self.is_rust() && first.is_uppercase())
+    }
+
+    pub(super) fn condition(&mut self, value: &Value) -> Term {
+        let mut parts = Vec::with_capacity(value.alternatives.len());
+        for alternative in &value.alternatives {
+            let truth = self.truth_term(alternative.term);
+            parts.push(self.terms.and([alternative.when, truth]));
+        }
+        self.terms.or(parts)
+    }
+
+    fn truth_term(&mut self, term: Term) -> Term {
+        match self.terms.kind(term) {
+            TermKind::Const(value) => {
+                let value = crate::analysis::term::truth(*value);
+                self.terms.bool(value)
+            }
+            TermKind::Function { .. } | TermKind::Class(_) | TermKind::Module(_) => self.terms.yes,
+            TermKind::Object(id) => {
+                let object = self.object(*id);
+                let sized = matches!(
+                    object.class,
+                    super::ObjectClass::List | super::ObjectClass::Dict
+                );
+                if sized { term } else { self.terms.yes }
+            }
+            // `if rank:` is `rank != 0`.
+            TermKind::Rank(_) | TermKind::SpawnIndex => {
+                let zero = self.terms.constant(Const::Int(0));
+                self.terms.compare(crate::model::CompareOp::NotEq, term, zero)
+            }
+            _ => term,
+        }
+    }
+
+    fn outer_key(&self, name: Name) -> Option<Key> {
+        let mut at = self.frame().closure;
+        while let Some(frame) = at {
+            let key = Key::Variable(frame, name);
+            if self.store.get(&key).is_some() {
+                return Some(key);
+            }
+            at = self.frames[frame.0 as usize].closure;
+        }
+        None
+    }
+}
+
+/// `__name__ == "__main__"`.
+fn is_main_test(test: &Expr) -> bool {
+    let ExprKind::Compare { left, rest } = &test.kind else { return false };
+    let is_name = |e: &Expr| matches!(&e.kind, ExprKind::Name(n) if &**n == "__name__");
+    let is_main = |e: &Expr| e.str().is_some_and(|s| &*s == "__main__");
+    match rest.as_slice() {
+        [(crate::model::CompareOp::Eq, right)] => {
+            is_name(left) && is_main(right) || is_main(left) && is_name(right)
+        }
+        _ => false,
+    }
+}
+
+fn holds_break(body: &[Stmt]) -> bool {
+    body.iter().any(|statement| match &statement.kind {
+        StmtKind::Break => true,
+        StmtKind::If { body, otherwise, .. } => holds_break(body) || holds_break(otherwise),
+        StmtKind::With { body, .. } | StmtKind::Block(body) => holds_break(body),
+        StmtKind::Match { arms, .. } => arms.iter().any(|a| holds_break(&a.body)),
+        StmtKind::Try { body, handlers, otherwise, finally } => {
+            holds_break(body)
+                || handlers.iter().any(|h| holds_break(&h.body))
+                || holds_break(otherwise)
+                || holds_break(finally)
+        }
+        // Rust jumps may stand in expressions; assume one.
+        StmtKind::Expr(Expr { kind: ExprKind::Block { .. } | ExprKind::Match { .. } | ExprKind::Conditional { .. }, .. }) => true,
+        StmtKind::Assign { value: Some(Expr { kind: ExprKind::Match { .. } | ExprKind::Conditional { .. } | ExprKind::Block { .. }, .. }), .. } => true,
+        _ => false,
+    })
+}
+
+fn always_raises(body: &[Stmt]) -> bool {
+    body.last().is_some_and(|s| matches!(s.kind, StmtKind::Raise(_)))
+}

@@ -1,0 +1,198 @@
+//! What every variable, attribute and item holds now, with a trail to undo branches.
+
+use rustc_hash::FxHashMap;
+use smallvec::smallvec;
+
+use super::{Interpreter, Writes};
+use crate::analysis::term::{FrameId, Term};
+use crate::analysis::value::{ALTERNATIVES_MAX, Alternative, Value};
+use crate::model::{FileId, Name, Site};
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub(in crate::analysis) enum Key {
+    Variable(FrameId, Name),
+    Global(FileId, Name),
+    Attribute(Term, Name),
+    Item(Term, Term),
+    /// The wrapper that was made around this module.
+    Wrapper(Term),
+}
+
+impl Key {
+    /// Outlives the frame that writes it.
+    pub(super) fn is_lasting(self) -> bool {
+        !matches!(self, Key::Variable(..))
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Store {
+    now: FxHashMap<Key, Value>,
+    trail: Vec<(Key, Option<Value>)>,
+}
+
+impl Store {
+    pub(super) fn get(&self, key: &Key) -> Option<&Value> {
+        self.now.get(key)
+    }
+
+    pub(super) fn set(&mut self, key: Key, value: Value) {
+        let old = self.now.insert(key, value);
+        self.trail.push((key, old));
+    }
+
+    fn remove(&mut self, key: Key) {
+        let old = self.now.remove(&key);
+        self.trail.push((key, old));
+    }
+
+    pub(super) fn mark(&self) -> usize {
+        self.trail.len()
+    }
+
+    /// What was written since the mark, as it is now.
+    pub(super) fn writes_since(&self, mark: usize, keep: impl Fn(&Key) -> bool) -> Writes {
+        let mut writes = Writes::default();
+        for (key, _) in &self.trail[mark..] {
+            if keep(key)
+                && let Some(value) = self.now.get(key)
+            {
+                writes.insert(*key, value.clone());
+            }
+        }
+        writes
+    }
+
+    pub(super) fn lasting_write_since(&self, mark: usize) -> bool {
+        self.trail[mark..].iter().any(|(key, _)| key.is_lasting())
+    }
+
+    pub(super) fn undo_to(&mut self, mark: usize) {
+        while self.trail.len() > mark {
+            let Some((key, old)) = self.trail.pop() else { return };
+            match old {
+                Some(value) => self.now.insert(key, value),
+                None => self.now.remove(&key),
+            };
+        }
+    }
+}
+
+impl Interpreter<'_> {
+    pub(super) fn write(&mut self, key: Key, value: Value) {
+        if key.is_lasting() && self.store.get(&key) != Some(&value) {
+            self.epoch += 1;
+        }
+        self.store.set(key, value);
+    }
+
+    pub(super) fn forget(&mut self, key: Key) {
+        self.store.remove(key);
+    }
+
+    /// The value under a key, alternatives that contradict the path left out.
+    pub(super) fn read(&self, key: &Key) -> Option<Value> {
+        let value = self.store.get(key)?;
+        if value.alternatives.len() == 1 && value.alternatives[0].when == self.terms.yes {
+            return Some(value.clone());
+        }
+        let mut kept = value.clone();
+        kept.alternatives.retain(|a| self.settle(a.when) != Some(false));
+        (!kept.alternatives.is_empty()).then_some(kept)
+    }
+
+    /// Joins two outcomes of a condition: `then` where it holds, `otherwise` where not.
+    pub(super) fn join(&mut self, condition: Term, then: &Value, otherwise: &Value) -> Value {
+        if then == otherwise {
+            return then.clone();
+        }
+        let negated = self.terms.not(condition);
+        let mut joined: Vec<Alternative> = Vec::new();
+        for (when, value) in [(condition, then), (negated, otherwise)] {
+            for alternative in &value.alternatives {
+                let when = self.terms.and([when, alternative.when]);
+                if when == self.terms.no {
+                    continue;
+                }
+                match joined.iter_mut().find(|j| j.term == alternative.term) {
+                    Some(same) => same.when = self.terms.or([same.when, when]),
+                    None => joined.push(Alternative { when, term: alternative.term }),
+                }
+            }
+        }
+        if let [only] = joined.as_mut_slice()
+            && then.single() == otherwise.single()
+        {
+            only.when = self.terms.yes;
+        }
+        Value { alternatives: joined.into() }
+    }
+
+    /// As `join`, but too many alternatives become one opaque value made at `site`.
+    pub(super) fn join_bounded(
+        &mut self,
+        condition: Term,
+        then: &Value,
+        otherwise: &Value,
+        site: Site,
+    ) -> Value {
+        let joined = self.join(condition, then, otherwise);
+        if joined.alternatives.len() <= ALTERNATIVES_MAX {
+            return joined;
+        }
+        let taint = joined.taint(&self.terms);
+        let origins = joined.origins(&self.terms);
+        let term = self.terms.opaque(site, u32::MAX, taint, &origins);
+        Value { alternatives: smallvec![Alternative { when: self.terms.yes, term }] }
+    }
+
+    /// Applies the outcomes of two branches; `None` for a branch that does not go on.
+    pub(super) fn merge_branches(
+        &mut self,
+        condition: Term,
+        then: Option<Writes>,
+        otherwise: Option<Writes>,
+        site: Site,
+    ) {
+        let (then, otherwise) = match (then, otherwise) {
+            (Some(then), Some(otherwise)) => (then, otherwise),
+            (Some(only), None) | (None, Some(only)) => {
+                for (key, value) in only {
+                    self.write(key, value);
+                }
+                return;
+            }
+            (None, None) => return,
+        };
+        let mut keys: Vec<Key> = then.keys().copied().collect();
+        keys.extend(otherwise.keys().filter(|k| !then.contains_key(k)));
+        // Hash order differs between runs; the terms made here must not.
+        keys.sort_unstable();
+        for key in keys {
+            let before = self.store.get(&key).cloned();
+            let a = then.get(&key).or(before.as_ref());
+            let b = otherwise.get(&key).or(before.as_ref());
+            let joined = match (a, b) {
+                (Some(a), Some(b)) => {
+                    let (a, b) = (a.clone(), b.clone());
+                    self.join_bounded(condition, &a, &b, site)
+                }
+                (Some(only), None) => self.under(condition, &only.clone()),
+                (None, Some(only)) => {
+                    let negated = self.terms.not(condition);
+                    self.under(negated, &only.clone())
+                }
+                (None, None) => continue,
+            };
+            self.write(key, joined);
+        }
+    }
+
+    fn under(&mut self, condition: Term, value: &Value) -> Value {
+        let mut value = value.clone();
+        for alternative in &mut value.alternatives {
+            alternative.when = self.terms.and([condition, alternative.when]);
+        }
+        value
+    }
+}

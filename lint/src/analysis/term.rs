@@ -1,0 +1,654 @@
+//! Terms: what a value is, as far as the program text tells. Hash-consed, so that equal
+//! expressions over equal inputs are one term; conditions are terms too.
+//!
+//! A term can be evaluated for a sample rank: that is how guards are recognised.
+
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use super::event::EventId;
+use crate::model::{BinaryOp, ClassIndex, CompareOp, FileId, FunctionIndex, Name, Site};
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub struct Term(pub(super) u32);
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub struct ObjectId(pub u32);
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub struct FrameId(pub u32);
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct FunctionRef {
+    pub file: FileId,
+    pub index: FunctionIndex,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ClassRef {
+    pub file: FileId,
+    pub index: ClassIndex,
+}
+
+/// A float that compares by its bits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Bits(u64);
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Const {
+    None,
+    Bool(bool),
+    Int(i64),
+    Float(Bits),
+    Str(Name),
+}
+
+/// Where a number about ranks comes from. Different types, never mixed up.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum RankKind {
+    /// Global rank.
+    Rank,
+    /// Rank on its node.
+    LocalRank,
+    /// Index of the node.
+    NodeRank,
+    /// Number of ranks.
+    WorldSize,
+    /// Number of ranks on this node.
+    LocalWorldSize,
+    /// Number of devices this process sees.
+    DeviceCount,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum TermKind {
+    Const(Const),
+    Rank(RankKind),
+    /// First argument that a spawned function gets: rank on this node.
+    SpawnIndex,
+    /// "This run is distributed": true wherever it is asked in a distributed program.
+    Distributed,
+    /// Nothing is known but where it came from: a call's result, a loop's item.
+    Opaque { site: Site, instance: u32 },
+    /// A parameter nobody is seen to fill; known by its name.
+    Parameter { site: Site, name: Name },
+    /// A name outside the project: `torch.nn.Linear`.
+    Outside(Name),
+    /// A project folder or a module path that leads on into the project.
+    Package(Name),
+    Module(FileId),
+    /// `closure`: the frame whose variables it sees. `bound`: its receiver.
+    Function { function: FunctionRef, closure: Option<FrameId>, bound: Option<Term> },
+    Class(ClassRef),
+    Object(ObjectId),
+    /// The module inside a wrapper, reached through the wrapper.
+    Inner(ObjectId),
+    /// A method of an outside type or of an unknown receiver, bound to it.
+    Method { receiver: Term, name: Name },
+    Attribute(Term, Name),
+    Item(Term, Term),
+    /// A pure function of the outside world, applied.
+    Apply(Name, Box<[Term]>),
+    Binary(BinaryOp, Term, Term),
+    Negative(Term),
+    /// Operators normalised: only `Eq`, `Lt`, `LtE`, `Is`, `In`; the rest by `Not` and order.
+    Compare(CompareOp, Term, Term),
+    Not(Term),
+    And(Box<[Term]>),
+    Or(Box<[Term]>),
+    /// The loop at this place ran at least once; a handler was entered; and the like.
+    Happened(Site),
+    /// An immutable sequence.
+    Tuple(Box<[Term]>),
+    /// A context manager, decorator or generator of the outside world, called.
+    Text(Box<[Term]>),
+}
+
+/// What a term depends on.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Taint(u8);
+
+impl Taint {
+    /// Differs between ranks because a rank number went into it.
+    pub const RANK: Taint = Taint(1);
+    /// Differs between ranks because it comes from this rank's data, clock or disk.
+    pub const LOCAL: Taint = Taint(2);
+    /// Drawn from a random generator.
+    pub const RANDOM: Taint = Taint(4);
+    pub const NONE: Taint = Taint(0);
+
+    pub fn has(self, other: Taint) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    #[must_use]
+    pub fn with(self, other: Taint) -> Taint {
+        Taint(self.0 | other.0)
+    }
+
+    #[must_use]
+    pub fn without(self, other: Taint) -> Taint {
+        Taint(self.0 & !other.0)
+    }
+}
+
+pub type Origins = SmallVec<[EventId; 4]>;
+const ORIGINS_MAX: usize = 48;
+
+#[derive(Clone, Debug, Default)]
+struct Facts {
+    taint: Taint,
+    /// The events whose results went into it, sorted.
+    origins: Origins,
+}
+
+/// A rank for which conditions are evaluated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub struct Sample {
+    pub rank: i64,
+    pub local_rank: i64,
+    pub node_rank: i64,
+}
+
+pub const WORLD_SIZE: i64 = 16;
+pub const LOCAL_WORLD_SIZE: i64 = 8;
+
+/// One rank of each class that code tells apart: rank 0, another rank of the first node, the
+/// first rank of another node, another rank there.
+pub const SAMPLES: [Sample; 4] = [
+    Sample { rank: 0, local_rank: 0, node_rank: 0 },
+    Sample { rank: 1, local_rank: 1, node_rank: 0 },
+    Sample { rank: 8, local_rank: 0, node_rank: 1 },
+    Sample { rank: 10, local_rank: 2, node_rank: 1 },
+];
+
+#[derive(Debug)]
+pub struct Terms {
+    kinds: Vec<TermKind>,
+    facts: Vec<Facts>,
+    ids: FxHashMap<TermKind, Term>,
+    pub yes: Term,
+    pub no: Term,
+    pub none: Term,
+}
+
+impl Default for Terms {
+    fn default() -> Self {
+        let mut terms = Self {
+            kinds: Vec::new(),
+            facts: Vec::new(),
+            ids: FxHashMap::default(),
+            yes: Term(0),
+            no: Term(1),
+            none: Term(2),
+        };
+        terms.constant(Const::Bool(true));
+        terms.constant(Const::Bool(false));
+        terms.constant(Const::None);
+        terms
+    }
+}
+
+impl Terms {
+    pub fn kind(&self, term: Term) -> &TermKind {
+        &self.kinds[term.0 as usize]
+    }
+
+    pub fn taint(&self, term: Term) -> Taint {
+        self.facts[term.0 as usize].taint
+    }
+
+    pub fn origins(&self, term: Term) -> &[EventId] {
+        &self.facts[term.0 as usize].origins
+    }
+
+    pub fn make(&mut self, kind: TermKind) -> Term {
+        if let Some(&term) = self.ids.get(&kind) {
+            return term;
+        }
+        let facts = self.facts_of(&kind);
+        self.insert(kind, facts)
+    }
+
+    fn insert(&mut self, kind: TermKind, facts: Facts) -> Term {
+        let term = Term(self.kinds.len() as u32);
+        self.ids.insert(kind.clone(), term);
+        self.kinds.push(kind);
+        self.facts.push(facts);
+        term
+    }
+
+    /// An opaque value with what went into it. The same place and instance give one term;
+    /// its facts grow when it is made again.
+    pub fn opaque(&mut self, site: Site, instance: u32, taint: Taint, origins: &[EventId]) -> Term {
+        let kind = TermKind::Opaque { site, instance };
+        let term = match self.ids.get(&kind) {
+            Some(&term) => term,
+            None => self.insert(kind, Facts::default()),
+        };
+        let facts = &mut self.facts[term.0 as usize];
+        facts.taint = facts.taint.with(taint);
+        merge(&mut facts.origins, origins);
+        term
+    }
+
+    fn facts_of(&self, kind: &TermKind) -> Facts {
+        let mut facts = Facts::default();
+        let mut add = |terms: &[Term]| {
+            for &term in terms {
+                let of = &self.facts[term.0 as usize];
+                facts.taint = facts.taint.with(of.taint);
+                merge(&mut facts.origins, &of.origins);
+            }
+        };
+        match kind {
+            TermKind::Rank(RankKind::Rank | RankKind::LocalRank | RankKind::NodeRank)
+            | TermKind::SpawnIndex => facts.taint = Taint::RANK,
+            TermKind::Method { receiver, .. } => add(&[*receiver]),
+            TermKind::Attribute(of, name) => {
+                add(&[*of]);
+                if rank_by_name(name).is_some_and(RankKind::differs) {
+                    facts.taint = facts.taint.with(Taint::RANK);
+                }
+            }
+            TermKind::Parameter { name, .. } => {
+                if rank_by_name(name).is_some_and(RankKind::differs) {
+                    facts.taint = Taint::RANK;
+                }
+            }
+            TermKind::Negative(of) | TermKind::Not(of) => add(&[*of]),
+            TermKind::Item(a, b) | TermKind::Binary(_, a, b) | TermKind::Compare(_, a, b) => {
+                add(&[*a, *b]);
+            }
+            TermKind::Apply(_, parts)
+            | TermKind::And(parts)
+            | TermKind::Or(parts)
+            | TermKind::Tuple(parts)
+            | TermKind::Text(parts) => add(parts),
+            _ => {}
+        }
+        facts
+    }
+
+    pub fn constant(&mut self, value: Const) -> Term {
+        self.make(TermKind::Const(value))
+    }
+
+    pub fn int(&mut self, value: i64) -> Term {
+        self.constant(Const::Int(value))
+    }
+
+    pub fn str(&mut self, text: &str) -> Term {
+        self.constant(Const::Str(Name::new(text)))
+    }
+
+    pub fn float(&mut self, value: f64) -> Term {
+        self.constant(Const::Float(Bits(value.to_bits())))
+    }
+
+    pub fn bool(&mut self, value: bool) -> Term {
+        if value { self.yes } else { self.no }
+    }
+
+    pub fn as_const(&self, term: Term) -> Option<Const> {
+        match self.kind(term) {
+            TermKind::Const(value) => Some(*value),
+            _ => None,
+        }
+    }
+
+    pub fn as_str(&self, term: Term) -> Option<Name> {
+        match self.as_const(term)? {
+            Const::Str(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    pub fn as_int(&self, term: Term) -> Option<i64> {
+        match self.as_const(term)? {
+            Const::Int(value) => Some(value),
+            _ => None,
+        }
+    }
+
+    pub fn not(&mut self, term: Term) -> Term {
+        match *self.kind(term) {
+            TermKind::Not(inner) => inner,
+            TermKind::Const(value) => {
+                let value = !truth(value);
+                self.bool(value)
+            }
+            _ => self.make(TermKind::Not(term)),
+        }
+    }
+
+    pub fn and(&mut self, parts: impl IntoIterator<Item = Term>) -> Term {
+        self.join(parts, true)
+    }
+
+    pub fn or(&mut self, parts: impl IntoIterator<Item = Term>) -> Term {
+        self.join(parts, false)
+    }
+
+    fn join(&mut self, parts: impl IntoIterator<Item = Term>, all: bool) -> Term {
+        let mut flat: SmallVec<[Term; 6]> = SmallVec::new();
+        for part in parts {
+            match self.kind(part) {
+                TermKind::And(inner) if all => flat.extend(inner.iter().copied()),
+                TermKind::Or(inner) if !all => flat.extend(inner.iter().copied()),
+                TermKind::Const(value) if truth(*value) == all => {}
+                TermKind::Const(_) => return self.bool(!all),
+                _ => flat.push(part),
+            }
+        }
+        flat.sort_unstable();
+        flat.dedup();
+        if let Some(&clash) = flat.iter().find(|&&t| match *self.kind(t) {
+            TermKind::Not(inner) => flat.binary_search(&inner).is_ok(),
+            _ => false,
+        }) {
+            let _ = clash;
+            return self.bool(!all);
+        }
+        match flat.as_slice() {
+            [] => self.bool(all),
+            [one] => *one,
+            _ if all => self.make(TermKind::And(flat.into_vec().into())),
+            _ => self.make(TermKind::Or(flat.into_vec().into())),
+        }
+    }
+
+    pub fn compare(&mut self, op: CompareOp, left: Term, right: Term) -> Term {
+        use CompareOp as Op;
+        let (base, left, right, negate) = match op {
+            Op::Eq | Op::Lt | Op::LtE | Op::Is | Op::In => (op, left, right, false),
+            Op::NotEq => (Op::Eq, left, right, true),
+            Op::IsNot => (Op::Is, left, right, true),
+            Op::NotIn => (Op::In, left, right, true),
+            Op::Gt => (Op::Lt, right, left, false),
+            Op::GtE => (Op::LtE, right, left, false),
+        };
+        let (left, right) = if matches!(base, Op::Eq | Op::Is) && right < left {
+            (right, left)
+        } else {
+            (left, right)
+        };
+        let known = match (self.as_const(left), self.as_const(right)) {
+            (Some(a), Some(b)) => compare(base, a, b),
+            _ => None,
+        };
+        let term = match known {
+            Some(value) => self.bool(value),
+            None => self.make(TermKind::Compare(base, left, right)),
+        };
+        if negate { self.not(term) } else { term }
+    }
+
+    pub fn binary(&mut self, op: BinaryOp, left: Term, right: Term) -> Term {
+        let known = match (self.as_const(left), self.as_const(right)) {
+            (Some(a), Some(b)) => arithmetic(op, a, b),
+            _ => None,
+        };
+        match known {
+            Some(value) => self.constant(value),
+            None => self.make(TermKind::Binary(op, left, right)),
+        }
+    }
+
+    /// Which rank number a term is, if it is one.
+    pub fn rank_kind(&self, term: Term) -> Option<RankKind> {
+        match self.kind(term) {
+            TermKind::Rank(kind) => Some(*kind),
+            TermKind::SpawnIndex => Some(RankKind::LocalRank),
+            TermKind::Attribute(_, name) | TermKind::Parameter { name, .. } => rank_by_name(name),
+            TermKind::Binary(BinaryOp::Mod, left, right) => {
+                let left = self.rank_kind(*left)?;
+                let by = self.rank_kind(*right)?;
+                (left == RankKind::Rank
+                    && matches!(by, RankKind::DeviceCount | RankKind::LocalWorldSize))
+                .then_some(RankKind::LocalRank)
+            }
+            TermKind::Binary(BinaryOp::Add, left, right) => {
+                let product = |t: Term| {
+                    matches!(self.kind(t), TermKind::Binary(BinaryOp::Mul, a, b)
+                        if self.rank_kind(*a).is_some() || self.rank_kind(*b).is_some())
+                };
+                let local = |t: Term| {
+                    matches!(self.rank_kind(t), Some(RankKind::LocalRank | RankKind::Rank))
+                };
+                (product(*left) && local(*right) || product(*right) && local(*left))
+                    .then_some(RankKind::Rank)
+            }
+            _ => None,
+        }
+    }
+
+    /// The term's value on a sample rank of a distributed run, if the text settles it.
+    pub fn evaluate(&self, term: Term, sample: Sample) -> Option<Const> {
+        self.evaluate_with(term, sample, &|_| None, 64)
+    }
+
+    /// As `evaluate`, with further terms known to hold or not.
+    pub fn evaluate_with(
+        &self,
+        term: Term,
+        sample: Sample,
+        known: &dyn Fn(Term) -> Option<bool>,
+        depth: u32,
+    ) -> Option<Const> {
+        if let Some(value) = known(term) {
+            return Some(Const::Bool(value));
+        }
+        if depth == 0 {
+            return None;
+        }
+        let value = |t: Term| self.evaluate_with(t, sample, known, depth - 1);
+        match self.kind(term) {
+            TermKind::Const(value) => Some(*value),
+            TermKind::Rank(kind) => Some(Const::Int(kind.of(sample))),
+            TermKind::SpawnIndex => Some(Const::Int(sample.local_rank)),
+            TermKind::Distributed => Some(Const::Bool(true)),
+            TermKind::Attribute(_, name) | TermKind::Parameter { name, .. } => {
+                value_by_name(name, sample)
+            }
+            TermKind::Object(_) | TermKind::Function { .. } | TermKind::Class(_) => None,
+            TermKind::Binary(op, left, right) => arithmetic(*op, value(*left)?, value(*right)?),
+            TermKind::Negative(of) => match value(*of)? {
+                Const::Int(n) => Some(Const::Int(n.checked_neg()?)),
+                _ => None,
+            },
+            TermKind::Compare(op, left, right) => self.evaluate_compare(*op, *left, *right, &value),
+            TermKind::Not(of) => Some(Const::Bool(!truth(value(*of)?))),
+            TermKind::And(parts) => all(parts.iter().map(|&p| value(p)), true),
+            TermKind::Or(parts) => all(parts.iter().map(|&p| value(p)), false),
+            _ => None,
+        }
+    }
+
+    fn evaluate_compare(
+        &self,
+        op: CompareOp,
+        left: Term,
+        right: Term,
+        value: &dyn Fn(Term) -> Option<Const>,
+    ) -> Option<Const> {
+        if op == CompareOp::Is {
+            let other = if left == self.none { right } else { left };
+            if (left == self.none || right == self.none) && self.is_something(other) {
+                return Some(Const::Bool(false));
+            }
+        }
+        if op == CompareOp::In
+            && let TermKind::Tuple(items) = self.kind(right)
+        {
+            let wanted = value(left)?;
+            let hits = items.iter().map(|&i| value(i).and_then(|v| compare(CompareOp::Eq, wanted, v)));
+            let hits = hits.map(|hit| hit.map(Const::Bool));
+            return all(hits, false);
+        }
+        compare(op, value(left)?, value(right)?).map(Const::Bool)
+    }
+
+    /// Certainly not `None`.
+    pub fn is_something(&self, term: Term) -> bool {
+        matches!(
+            self.kind(term),
+            TermKind::Object(_)
+                | TermKind::Function { .. }
+                | TermKind::Class(_)
+                | TermKind::Module(_)
+                | TermKind::Tuple(_)
+                | TermKind::Inner(_)
+                | TermKind::Text(_)
+                | TermKind::Rank(_)
+        ) || matches!(self.as_const(term), Some(c) if c != Const::None)
+    }
+}
+
+impl RankKind {
+    fn of(self, sample: Sample) -> i64 {
+        match self {
+            RankKind::Rank => sample.rank,
+            RankKind::LocalRank => sample.local_rank,
+            RankKind::NodeRank => sample.node_rank,
+            RankKind::WorldSize => WORLD_SIZE,
+            RankKind::LocalWorldSize | RankKind::DeviceCount => LOCAL_WORLD_SIZE,
+        }
+    }
+
+    /// Differs between ranks.
+    pub fn differs(self) -> bool {
+        matches!(self, RankKind::Rank | RankKind::LocalRank | RankKind::NodeRank)
+    }
+}
+
+/// What a parameter or attribute of this name holds in distributed code, where nothing else
+/// tells (names counted over 42 repositories).
+pub fn rank_by_name(name: &str) -> Option<RankKind> {
+    Some(match name.trim_start_matches('_').to_ascii_lowercase().as_str() {
+        "rank" | "global_rank" | "ddp_rank" | "dist_rank" | "distributed_rank" | "world_rank" => {
+            RankKind::Rank
+        }
+        "local_rank" | "ddp_local_rank" | "gpu" | "gpu_id" | "proc_id" => RankKind::LocalRank,
+        "node_rank" | "machine_rank" => RankKind::NodeRank,
+        "world_size" | "ddp_world_size" | "distributed_world_size" | "num_replicas" | "nranks"
+        | "n_ranks" => RankKind::WorldSize,
+        "ngpus_per_node" | "n_gpus_per_node" | "local_world_size" | "nproc_per_node" => {
+            RankKind::LocalWorldSize
+        }
+        _ => return None,
+    })
+}
+
+fn value_by_name(name: &str, sample: Sample) -> Option<Const> {
+    if let Some(kind) = rank_by_name(name) {
+        return Some(Const::Int(kind.of(sample)));
+    }
+    match name.trim_start_matches('_') {
+        "distributed" | "is_distributed" | "multiprocessing_distributed" | "use_ddp" | "ddp"
+        | "is_ddp" | "use_distributed" | "distributed_run" => Some(Const::Bool(true)),
+        "is_main_process" | "is_master" | "master_process" | "is_main" | "main_process"
+        | "is_global_zero" | "is_world_process_zero" => Some(Const::Bool(sample.rank == 0)),
+        "is_local_main_process" | "is_local_master" | "is_local_process_zero" => {
+            Some(Const::Bool(sample.local_rank == 0))
+        }
+        _ => None,
+    }
+}
+
+pub fn truth(value: Const) -> bool {
+    match value {
+        Const::None => false,
+        Const::Bool(value) => value,
+        Const::Int(value) => value != 0,
+        Const::Float(bits) => f64::from_bits(bits.0) != 0.0,
+        Const::Str(text) => !text.is_empty(),
+    }
+}
+
+/// `and` (or `or`) of three-valued truths.
+fn all(parts: impl Iterator<Item = Option<Const>>, want: bool) -> Option<Const> {
+    let mut unknown = false;
+    for part in parts {
+        match part {
+            Some(value) if truth(value) != want => return Some(Const::Bool(!want)),
+            Some(_) => {}
+            None => unknown = true,
+        }
+    }
+    (!unknown).then_some(Const::Bool(want))
+}
+
+fn number(value: Const) -> Option<f64> {
+    match value {
+        Const::Bool(value) => Some(f64::from(u8::from(value))),
+        Const::Int(value) => Some(value as f64),
+        Const::Float(bits) => Some(f64::from_bits(bits.0)),
+        _ => None,
+    }
+}
+
+fn compare(op: CompareOp, left: Const, right: Const) -> Option<bool> {
+    match op {
+        CompareOp::Eq => Some(match (number(left), number(right)) {
+            (Some(a), Some(b)) => a == b,
+            _ => left == right,
+        }),
+        CompareOp::Is => Some(left == right),
+        CompareOp::Lt => Some(number(left)? < number(right)?),
+        CompareOp::LtE => Some(number(left)? <= number(right)?),
+        CompareOp::In => match (left, right) {
+            (Const::Str(a), Const::Str(b)) => Some(b.contains(a.as_str())),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+fn arithmetic(op: BinaryOp, left: Const, right: Const) -> Option<Const> {
+    if let (Const::Str(a), Const::Str(b), BinaryOp::Add) = (left, right, op) {
+        return Some(Const::Str(Name::new(&format!("{a}{b}"))));
+    }
+    let int = |c: Const| match c {
+        Const::Int(n) => Some(n),
+        Const::Bool(b) => Some(i64::from(b)),
+        _ => None,
+    };
+    if let (Some(a), Some(b)) = (int(left), int(right)) {
+        let value = match op {
+            BinaryOp::Add => a.checked_add(b)?,
+            BinaryOp::Sub => a.checked_sub(b)?,
+            BinaryOp::Mul => a.checked_mul(b)?,
+            BinaryOp::FloorDiv if b != 0 => a.checked_div_euclid(b)?,
+            BinaryOp::Mod if b != 0 => a.checked_rem_euclid(b)?,
+            BinaryOp::Div if b != 0 => {
+                return Some(Const::Float(Bits((a as f64 / b as f64).to_bits())));
+            }
+            BinaryOp::Pow if (0..63).contains(&b) => a.checked_pow(b as u32)?,
+            BinaryOp::BitAnd => a & b,
+            BinaryOp::BitOr => a | b,
+            BinaryOp::BitXor => a ^ b,
+            _ => return None,
+        };
+        return Some(Const::Int(value));
+    }
+    let (a, b) = (number(left)?, number(right)?);
+    let value = match op {
+        BinaryOp::Add => a + b,
+        BinaryOp::Sub => a - b,
+        BinaryOp::Mul => a * b,
+        BinaryOp::Div if b != 0.0 => a / b,
+        _ => return None,
+    };
+    Some(Const::Float(Bits(value.to_bits())))
+}
+
+fn merge(into: &mut Origins, from: &[EventId]) {
+    for &event in from {
+        if let Err(at) = into.binary_search(&event)
+            && into.len() < ORIGINS_MAX
+        {
+            into.insert(at, event);
+        }
+    }
+}
