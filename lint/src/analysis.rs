@@ -1,33 +1,329 @@
 //! What a program does when it runs: the facts that rules read.
+//!
+//! A program is an entry and what it reaches. The interpreter runs it abstractly; `Program`
+//! answers questions about that run.
 
-use crate::model::{FileId, Language};
+pub mod event;
+mod interp;
+pub mod term;
+pub mod value;
+
+use std::cell::OnceCell;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+pub use event::{
+    ArgumentValue, Call, Event, EventId, EventKind, ExitKind, Forward, Given, Header, LoopId,
+    Modes, Node, PathId, Tree, Via,
+};
+pub use interp::{ClassInfo, Frame, LoopNode, Object, ObjectClass, PathNode};
+pub use term::{
+    ClassRef, Const, FrameId, FunctionRef, ObjectId, RankKind, SAMPLES, Sample, Taint, Term,
+    TermKind, Terms,
+};
+pub use value::{Alternative, Value};
+
+use crate::model::{Class, Expr, FileId, Function, Language, Name, Site};
 use crate::project::Project;
+use crate::table::{Flag, Role, Table};
+use interp::{Interpreter, Key};
 
-/// One entry of a project and what it reaches.
+/// Where a program starts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// The file that runs; none in a library, which counts as one program.
+    pub file: Option<FileId>,
+    pub language: Language,
+}
+
+/// One entry of a project and what it reaches, run.
 pub struct Program<'p> {
     project: &'p Project,
     /// The file that runs; none in a library, which counts as one program.
     pub entry: Option<FileId>,
     pub language: Language,
+    run: Interpreter<'p>,
+    tree: Tree,
+    orphan_trees: Vec<(FunctionRef, Tree)>,
+    trained: OnceCell<FxHashSet<EventId>>,
+    by_role: OnceCell<FxHashMap<Role, Vec<EventId>>>,
+}
+
+/// Which ranks of a distributed run get somewhere.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reach {
+    /// No rank test stands in the way, as far as is known.
+    Every,
+    /// Global rank 0 alone.
+    Main,
+    /// The first rank of each node.
+    LocalMain,
+    /// Ranks other than 0 alone.
+    Others,
+    /// No rank at all in a distributed run.
+    Nobody,
+    /// Another set of ranks.
+    Some,
+}
+
+/// All entries of a project, in file order.
+pub fn entries(project: &Project) -> Vec<Entry> {
+    let mut entries = Vec::new();
+    for language in [Language::Python, Language::Rust] {
+        let mut files = project.files.iter().filter(|file| file.module.language == language);
+        let before = entries.len();
+        let found = files.clone().filter(|file| file.module.has_main || runs_at_top(file));
+        entries.extend(found.map(|file| Entry { file: Some(file.id), language }));
+        if entries.len() == before && files.next().is_some() {
+            entries.push(Entry { file: None, language });
+        }
+    }
+    entries
+}
+
+/// A Python file that does work at its top level is a script.
+fn runs_at_top(file: &crate::project::SourceFile) -> bool {
+    use crate::model::StmtKind;
+    file.module.language == Language::Python
+        && file.module.body.iter().any(|s| matches!(s.kind, StmtKind::Loop { .. }))
 }
 
 impl<'p> Program<'p> {
+    /// Runs the program from its entry, then what nothing in it is seen to call.
+    pub fn new(project: &'p Project, table: &'p Table, entry: Entry) -> Self {
+        let first = entry.file.unwrap_or(FileId(0));
+        let mut run = Interpreter::new(project, table, first);
+        let tree = match entry.file {
+            Some(_) => run.run_entry(),
+            None => run.run_library(entry.language),
+        };
+        let orphan_trees = run.run_orphans();
+        Self {
+            project,
+            entry: entry.file,
+            language: entry.language,
+            run,
+            tree,
+            orphan_trees,
+            trained: OnceCell::new(),
+            by_role: OnceCell::new(),
+        }
+    }
+
     pub fn project(&self) -> &'p Project {
         self.project
     }
-}
 
-/// All programs of a project, in file order.
-pub fn programs(project: &Project) -> Vec<Program<'_>> {
-    let mut programs = Vec::new();
-    for language in [Language::Python, Language::Rust] {
-        let mut files = project.files.iter().filter(|file| file.module.language == language);
-        let entries = files.clone().filter(|file| file.module.has_main);
-        let before = programs.len();
-        programs.extend(entries.map(|file| Program { project, entry: Some(file.id), language }));
-        if programs.len() == before && files.next().is_some() {
-            programs.push(Program { project, entry: None, language });
+    pub fn terms(&self) -> &Terms {
+        &self.run.terms
+    }
+
+    pub fn table(&self) -> &'p Table {
+        self.run.table
+    }
+
+    /// What the entry does, as a tree.
+    pub fn tree(&self) -> &Tree {
+        &self.tree
+    }
+
+    /// What functions do that nothing is seen to call.
+    pub fn orphan_trees(&self) -> &[(FunctionRef, Tree)] {
+        &self.orphan_trees
+    }
+
+    pub fn events(&self) -> &[Event<'p>] {
+        &self.run.events
+    }
+
+    pub fn event(&self, id: EventId) -> &Event<'p> {
+        &self.run.events[id.0 as usize]
+    }
+
+    pub fn objects(&self) -> &[Object<'p>] {
+        &self.run.objects
+    }
+
+    pub fn object(&self, id: ObjectId) -> &Object<'p> {
+        self.run.object(id)
+    }
+
+    /// The object that a term is. For the module inside a wrapper: that module's object.
+    pub fn object_of(&self, term: Term) -> Option<&Object<'p>> {
+        self.run.object_of(self.run.stored(term))
+    }
+
+    /// The object a value is, if it is one whatever the path.
+    pub fn object_in(&self, value: &Value) -> Option<&Object<'p>> {
+        self.object_of(value.single()?)
+    }
+
+    pub fn frame(&self, id: FrameId) -> &Frame {
+        &self.run.frames[id.0 as usize]
+    }
+
+    pub fn function(&self, function: FunctionRef) -> &'p Function {
+        self.run.function(function)
+    }
+
+    pub fn class(&self, class: ClassRef) -> &'p Class {
+        self.project.file(class.file).module.class(class.index)
+    }
+
+    /// The classes of the project that ran, with their resolved bases.
+    pub fn classes(&self) -> &FxHashMap<ClassRef, ClassInfo> {
+        &self.run.classes
+    }
+
+    pub fn is_module_class(&self, class: ClassRef) -> bool {
+        self.run.is_module_class(class)
+    }
+
+    pub fn is_module(&self, term: Term) -> bool {
+        self.run.is_module(term)
+    }
+
+    /// A member of a class of the project: method or class attribute.
+    pub fn class_member(&self, class: ClassRef, name: &str) -> Option<Term> {
+        self.run.member_of(class, Name::new(name))
+    }
+
+    /// All calls of a role, in order.
+    pub fn calls(&self, role: Role) -> impl Iterator<Item = (&Event<'p>, &Call<'p>)> {
+        let by_role = self.by_role.get_or_init(|| {
+            let mut by_role: FxHashMap<Role, Vec<EventId>> = FxHashMap::default();
+            for event in self.events() {
+                if let EventKind::Call(call) = &event.kind {
+                    by_role.entry(call.role).or_default().push(event.id);
+                }
+            }
+            by_role
+        });
+        let ids = by_role.get(&role).map(Vec::as_slice).unwrap_or_default();
+        ids.iter().filter_map(|&id| match &self.event(id).kind {
+            EventKind::Call(call) => Some((self.event(id), call)),
+            _ => None,
+        })
+    }
+
+    pub fn forwards(&self) -> impl Iterator<Item = (&Event<'p>, &Forward<'p>)> {
+        self.events().iter().filter_map(|event| match &event.kind {
+            EventKind::Forward(forward) => Some((event, forward)),
+            _ => None,
+        })
+    }
+
+    /// What an attribute holds at the end of the run, whatever the path.
+    pub fn attribute_now(&self, of: Term, name: &str) -> Option<&Value> {
+        self.run.now(&Key::Attribute(of, Name::new(name)))
+    }
+
+    /// The module a wrapper holds.
+    pub fn wrapped_module(&self, wrapper: ObjectId) -> Option<&Value> {
+        self.attribute_now(self.run.term_of(wrapper), "<module>")
+    }
+
+    /// The term that stands for an object.
+    pub fn term_of(&self, object: ObjectId) -> Term {
+        self.run.term_of(object)
+    }
+
+    /// The functions that the run got into.
+    pub fn ran(&self, function: FunctionRef) -> bool {
+        self.run.visits.contains_key(&function)
+    }
+
+    /// The file's top level ran: the program reaches it.
+    pub fn reaches(&self, file: FileId) -> bool {
+        self.run.files_run.contains(&file)
+    }
+
+    /// A process group, a DDP wrapper, started processes or a framework that launches them.
+    pub fn is_distributed(&self) -> bool {
+        let roles = [
+            Role::InitGroup,
+            Role::WrapDdp,
+            Role::Spawn,
+            Role::Framework,
+            Role::DistributedSampler,
+            Role::NewGroup,
+        ];
+        roles.iter().any(|&role| self.calls(role).next().is_some())
+    }
+
+    /// The conditions under which an event runs, callers' included, innermost first.
+    pub fn conditions(&self, path: PathId) -> impl Iterator<Item = &PathNode> {
+        let mut at = Some(path);
+        std::iter::from_fn(move || {
+            let node = &self.run.paths[at?.0 as usize];
+            at = node.parent;
+            Some(node)
+        })
+    }
+
+    /// The loops around an event, callers' included, innermost first.
+    pub fn loops(&self, at: Option<LoopId>) -> impl Iterator<Item = (LoopId, &LoopNode)> {
+        let mut at = at;
+        std::iter::from_fn(move || {
+            let id = at?;
+            let node = &self.run.loops[id.0 as usize];
+            at = node.parent;
+            Some((id, node))
+        })
+    }
+
+    /// Whether each sample rank of a distributed run gets there; `None` where that hangs on
+    /// something unknown.
+    pub fn runs_on(&self, path: PathId) -> [Option<bool>; 4] {
+        SAMPLES.map(|sample| self.run.holds_on(path, sample))
+    }
+
+    /// Which ranks get there. Unknown conditions count as true.
+    pub fn reach(&self, path: PathId) -> Reach {
+        match self.runs_on(path).map(|runs| runs != Some(false)) {
+            [true, true, true, true] => Reach::Every,
+            [true, false, false, false] => Reach::Main,
+            [true, false, true, false] => Reach::LocalMain,
+            [false, true, true, true] => Reach::Others,
+            [false, false, false, false] => Reach::Nobody,
+            _ => Reach::Some,
         }
     }
-    programs
+
+    /// Whether the event stands in code whose callers are all unknown: its guards and
+    /// arguments are then unknown too.
+    pub fn is_orphan(&self, event: &Event<'p>) -> bool {
+        self.frame(event.frame).orphan
+    }
+
+    /// The forwards whose outputs feed a backward.
+    pub fn trained(&self) -> &FxHashSet<EventId> {
+        self.trained.get_or_init(|| {
+            let mut trained = FxHashSet::default();
+            for role in [Role::Backward, Role::FusedStep] {
+                for (_, call) in self.calls(role) {
+                    for value in
+                        call.receiver.iter().chain(call.arguments.iter().map(|a| &a.value))
+                    {
+                        trained.extend(value.origins(self.terms()));
+                    }
+                }
+            }
+            trained
+        })
+    }
+
+    /// A row's flag, of a call.
+    pub fn has_flag(&self, call: &Call<'p>, flag: Flag) -> bool {
+        call.row.is_some_and(|row| row.has(flag))
+    }
+
+    /// The source text of an expression.
+    pub fn text(&self, site: Site) -> &'p str {
+        self.project.file(site.file).text.get(site.span.range()).unwrap_or_default()
+    }
+
+    pub fn site_of(&self, file: FileId, expr: &Expr) -> Site {
+        Site { file, span: expr.span }
+    }
 }

@@ -18,10 +18,21 @@ pub struct SourceFile {
     pub reported: bool,
 }
 
-#[derive(Debug, Default)]
 pub struct Project {
     pub root: PathBuf,
     pub files: Vec<SourceFile>,
+    /// How the files' imports lead to each other.
+    pub imports: Box<dyn Imports>,
+}
+
+/// Resolves imports between the files of a project.
+pub trait Imports: Send + Sync {
+    /// Where `dotted` leads in `from`, a file of the program that starts at `entry`.
+    /// `level`: leading dots of a relative import.
+    fn resolve(&self, from: FileId, entry: FileId, level: u32, dotted: &str) -> Resolution;
+
+    /// The module `name` below the package or module that `parent` is.
+    fn submodule(&self, parent: FileId, entry: FileId, name: &str) -> Resolution;
 }
 
 /// What an import path leads to.

@@ -8,6 +8,7 @@ mod call;
 mod class;
 mod expression;
 mod import;
+mod orphan;
 mod outside;
 mod statement;
 mod store;
@@ -19,7 +20,7 @@ use super::event::{
 };
 use super::term::{ClassRef, FrameId, FunctionRef, ObjectId, Term, TermKind, Terms};
 use super::value::Value;
-use crate::model::{Expr, FileId, Function, Name, Site, Span, Stmt};
+use crate::model::{Expr, FileId, Function, Name, Site, Span, Stmt, WithItem};
 use crate::project::Project;
 use crate::table::{Role, Row, Table};
 
@@ -75,8 +76,6 @@ pub struct Frame {
     exits: Vec<ReturnExit>,
     path_base: usize,
     trail_base: usize,
-    /// Made by `yield` in a context manager: the body to run there, and its frame.
-    yield_runs: Option<YieldBody>,
     yielded: Vec<Term>,
     loop_exits: Vec<LoopExits>,
 }
@@ -96,10 +95,14 @@ struct LoopExits {
     trail_base: usize,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct YieldBody {
-    /// Index into `Interpreter::with_bodies`.
-    index: usize,
+/// The rest of a `with` whose context manager is a generator: runs at its `yield`.
+#[derive(Debug)]
+struct WithBody<'p> {
+    item: &'p WithItem,
+    rest: &'p [WithItem],
+    body: &'p [Stmt],
+    frame: FrameId,
+    falls: Option<Term>,
 }
 
 /// A condition in force, with where it is tested.
@@ -163,7 +166,12 @@ pub struct Interpreter<'p> {
     loop_now: Option<LoopId>,
     modes: Modes,
     tree: Vec<Node>,
-    with_bodies: Vec<(&'p [Stmt], FrameId)>,
+    with_bodies: Vec<WithBody<'p>>,
+    entering_context: bool,
+    function_marks: FxHashMap<FunctionRef, Role>,
+    last_runs: FxHashMap<FunctionRef, call::Memo>,
+    active: FxHashMap<FunctionRef, u32>,
+    known_hash: u64,
     star_imports: FxHashMap<FileId, Vec<Term>>,
     /// Whether control gets past the expressions of the statement that runs.
     falls: Term,
@@ -171,7 +179,6 @@ pub struct Interpreter<'p> {
     call_depth: u32,
     steps: u64,
     class_roles: FxHashMap<ClassRef, (Role, Option<Name>)>,
-    arguments_parsers: FxHashMap<Term, Vec<EventId>>,
     memo: FxHashMap<call::MemoKey, call::Memo>,
     /// Counts what memoised results depend on.
     epoch: u64,
@@ -211,12 +218,16 @@ impl<'p> Interpreter<'p> {
             },
             tree: Vec::new(),
             with_bodies: Vec::new(),
+            entering_context: false,
+            function_marks: FxHashMap::default(),
+            last_runs: FxHashMap::default(),
+            active: FxHashMap::default(),
+            known_hash: 0,
             star_imports: FxHashMap::default(),
             frame: FrameId(0),
             call_depth: 0,
             steps: 0,
             class_roles: FxHashMap::default(),
-            arguments_parsers: FxHashMap::default(),
             memo: FxHashMap::default(),
             epoch: 0,
         }
@@ -361,7 +372,11 @@ impl<'p> Interpreter<'p> {
             _ => {
                 let count = self.known.entry(condition).or_default();
                 let count = if holds { &mut count.0 } else { &mut count.1 };
+                let was = *count > 0;
                 *count = if add { *count + 1 } else { count.saturating_sub(1) };
+                if was != (*count > 0) {
+                    self.known_hash ^= mix(condition, holds);
+                }
             }
         }
     }
@@ -407,6 +422,15 @@ impl<'p> Interpreter<'p> {
     fn with_stack<R>(&mut self, body: impl FnOnce(&mut Self) -> R) -> R {
         stacker::maybe_grow(STACK_RED_ZONE, STACK_SEGMENT, || body(self))
     }
+}
+
+/// A number that stands for "this condition is settled so".
+fn mix(condition: Term, holds: bool) -> u64 {
+    (u64::from(condition.0) << 1 | u64::from(holds))
+        .wrapping_add(1)
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        .rotate_left(17)
+        .wrapping_mul(0xbf58_476d_1ce4_e5b9)
 }
 
 fn three_valued(parts: impl Iterator<Item = Option<bool>>, all: bool) -> Option<bool> {

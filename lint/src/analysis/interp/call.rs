@@ -8,7 +8,7 @@ use crate::analysis::event::{
     ArgumentValue, Call, EventId, EventKind, Forward, Modes, Node, Tree, Via,
 };
 use crate::analysis::term::{
-    FrameId, FunctionRef, ObjectId, SAMPLES, Taint, Term, TermKind,
+    FrameId, FunctionRef, ObjectId, Taint, Term, TermKind,
 };
 use crate::analysis::value::{Alternative, Value};
 use crate::model::{
@@ -39,9 +39,9 @@ pub(super) struct Memo {
 /// A function to run: where it is, what it sees, its receiver.
 #[derive(Clone, Copy)]
 pub(super) struct Callee {
-    function: FunctionRef,
-    closure: Option<FrameId>,
-    bound: Option<Term>,
+    pub(super) function: FunctionRef,
+    pub(super) closure: Option<FrameId>,
+    pub(super) bound: Option<Term>,
 }
 
 impl<'p> Interpreter<'p> {
@@ -364,7 +364,7 @@ impl<'p> Interpreter<'p> {
     }
 
     /// The forward method of a module's class.
-    fn forward_of(&mut self, module: Term) -> Option<Callee> {
+    pub(super) fn forward_of(&mut self, module: Term) -> Option<Callee> {
         let module = match *self.terms.kind(module) {
             TermKind::Object(id) if is_wrapper(self.object(id).role) => {
                 let value = self.read(&Key::Attribute(module, Name::new("<module>")))?;
@@ -514,9 +514,6 @@ impl<'p> Interpreter<'p> {
         arguments: &[ArgumentValue<'p>],
         site: Site,
     ) -> Option<Value> {
-        if self.frame().yield_runs.is_some() {
-            return None;
-        }
         let memo = self.memo.get(&self.memo_key(callee, arguments))?.clone();
         if !memo.tree.is_empty() {
             let function = callee.function;
@@ -614,7 +611,6 @@ impl<'p> Interpreter<'p> {
             exits: Vec::new(),
             path_base: self.path.len(),
             trail_base: self.store.mark(),
-            yield_runs: None,
             yielded: Vec::new(),
             loop_exits: Vec::new(),
         };
@@ -873,11 +869,6 @@ impl<'p> Interpreter<'p> {
         let falls = self.with(rest, body);
         self.with_bodies[index].falls = Some(falls);
         self.frame = generator;
-    }
-
-    /// Whether the conditions in force keep this from running on each sample rank.
-    pub fn runs_on(&self, path: crate::analysis::event::PathId) -> [Option<bool>; 4] {
-        SAMPLES.map(|sample| self.holds_on(path, sample))
     }
 }
 

@@ -580,6 +580,16 @@ impl<'p> Interpreter<'p> {
         let Some(term) = iterated.single() else {
             return self.derived_value(site, std::slice::from_ref(iterated));
         };
+        self.item_at(term, site)
+    }
+
+    /// One item of what a term iterates over, at a place of the iterated thing's own.
+    pub(super) fn item_of_term(&mut self, term: Term) -> Value {
+        let site = Site { file: self.file(), span: crate::model::Span::new(term.0, term.0) };
+        self.item_at(term, site)
+    }
+
+    fn item_at(&mut self, term: Term, site: Site) -> Value {
         if let Some(contents) = self.loop_contents(term) {
             return contents;
         }

@@ -456,8 +456,10 @@ impl<'p> Interpreter<'p> {
         self.pop_path();
         self.modes = modes;
         let writes = self.store.writes_since(mark, |_| true);
+        if self.store.lasting_write_since(mark) {
+            self.epoch += 1;
+        }
         self.store.undo_to(mark);
-        self.epoch += 1;
         (falls, writes, tree)
     }
 
@@ -605,7 +607,7 @@ impl<'p> Interpreter<'p> {
         })
     }
 
-    fn with(&mut self, items: &'p [WithItem], body: &'p [Stmt]) -> Term {
+    pub(super) fn with(&mut self, items: &'p [WithItem], body: &'p [Stmt]) -> Term {
         let Some((item, rest)) = items.split_first() else { return self.block(body) };
         let modes = self.modes;
         let value = self.eval(&item.context);
