@@ -3,6 +3,7 @@
 //! A program is an entry and what it reaches. The interpreter runs it abstractly; `Program`
 //! answers questions about that run.
 
+pub mod dump;
 pub mod event;
 mod interp;
 pub mod term;
@@ -302,8 +303,7 @@ impl<'p> Program<'p> {
             let mut trained = FxHashSet::default();
             for role in [Role::Backward, Role::FusedStep] {
                 for (_, call) in self.calls(role) {
-                    for value in
-                        call.receiver.iter().chain(call.arguments.iter().map(|a| &a.value))
+                    for value in call.receiver.iter().chain(call.arguments.iter().map(|a| &a.value))
                     {
                         trained.extend(value.origins(self.terms()));
                     }

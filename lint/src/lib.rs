@@ -7,6 +7,7 @@ pub mod config;
 pub mod crash;
 pub mod finding;
 pub mod fixes;
+pub mod imports;
 pub mod lines;
 pub mod linter;
 pub mod marks;

@@ -18,6 +18,7 @@ use crate::project::{Project, SourceFile};
 use crate::rule::{Report, Rule};
 use crate::rules::RULES;
 use crate::suppress;
+use crate::table::Table;
 
 /// A text to lint.
 #[derive(Clone, Debug)]
@@ -55,7 +56,8 @@ pub fn load(root: PathBuf, mut sources: Vec<Source>) -> (Project, Vec<Crash>) {
     let lowered: Vec<(SourceFile, Option<Crash>)> =
         sources.into_par_iter().enumerate().map(|(index, source)| lower(index, source)).collect();
     let (files, crashes): (Vec<_>, Vec<_>) = lowered.into_iter().unzip();
-    (Project { root, files }, crashes.into_iter().flatten().collect())
+    let imports = Box::new(crate::imports::ByPath::new(&files));
+    (Project { root, files, imports }, crashes.into_iter().flatten().collect())
 }
 
 /// All findings in reported files. `settings` gives those that govern a file.
@@ -76,13 +78,12 @@ fn lint_with<'s>(
         .filter(|rule| project.files.iter().any(|file| settings(file).runs(rule.name)))
         .copied()
         .collect();
-    let programs = match catch(|| "finding the programs".to_owned(), || analysis::programs(project))
-    {
-        Ok(programs) => programs,
+    let entries = match catch(|| "finding the programs".to_owned(), || analysis::entries(project)) {
+        Ok(entries) => entries,
         Err(crash) => return Outcome { findings: Vec::new(), crashes: vec![crash] },
     };
     let outcomes: Vec<Outcome> =
-        programs.par_iter().map(|program| check(&wanted, program)).collect();
+        entries.par_iter().map(|&entry| run(&wanted, project, entry)).collect();
     let mut outcome = Outcome::default();
     for one in outcomes {
         outcome.findings.extend(one.findings);
@@ -92,6 +93,18 @@ fn lint_with<'s>(
     outcome.findings = settle(project, findings, settings);
     sort(project, &mut outcome.findings);
     outcome
+}
+
+/// Runs one program and all rules over it.
+fn run(rules: &[&Rule], project: &Project, entry: analysis::Entry) -> Outcome {
+    let doing = || {
+        let file = entry.file.map_or("a library", |entry| &project.file(entry).path);
+        format!("following the program `{file}`")
+    };
+    match catch(doing, || Program::new(project, Table::built_in(), entry)) {
+        Ok(program) => check(rules, &program),
+        Err(crash) => Outcome { findings: Vec::new(), crashes: vec![crash] },
+    }
 }
 
 fn check(rules: &[&Rule], program: &Program<'_>) -> Outcome {

@@ -88,15 +88,32 @@ pub enum EventKind<'p> {
     /// forward computes something (`method`).
     Forward(Forward<'p>),
     /// An attribute or method is looked up on an object.
-    AttributeRead { of: Term, name: Name, result: Value },
-    AttributeStore { of: Term, name: Name, value: Value, augmented: bool },
+    AttributeRead {
+        of: Term,
+        name: Name,
+        result: Value,
+    },
+    AttributeStore {
+        of: Term,
+        name: Name,
+        value: Value,
+        augmented: bool,
+    },
     /// A collective's or loader's result is dropped, a value is tested, and so on, is read off
     /// the tree; a return is told here.
-    Return { value: Value },
+    Return {
+        value: Value,
+    },
     /// `del x`, a rebinding or the end of a scope are not told.
-    Assign { name: Name, value: Value },
+    Assign {
+        name: Name,
+        value: Value,
+    },
     /// A condition that decides a branch or a loop.
-    Test { condition: Term, value: Value },
+    Test {
+        condition: Term,
+        value: Value,
+    },
     Raise,
 }
 
@@ -167,12 +184,32 @@ pub type Tree = Rc<[Node]>;
 #[derive(Clone, Debug)]
 pub enum Node {
     Event(EventId),
-    Branch { condition: Term, site: Site, then: Tree, otherwise: Tree },
-    Loop { header: Header, site: Site, body: Tree },
+    Branch {
+        condition: Term,
+        site: Site,
+        then: Tree,
+        otherwise: Tree,
+    },
+    Loop {
+        header: Header,
+        site: Site,
+        body: Tree,
+    },
     /// A try whose handlers catch: `body` up to some point, then a handler.
-    Try { site: Site, body: Tree, handlers: Vec<Tree> },
-    Call { function: FunctionRef, site: Site, body: Tree },
-    Exit { kind: ExitKind, site: Site },
+    Try {
+        site: Site,
+        body: Tree,
+        handlers: Vec<Tree>,
+    },
+    Call {
+        function: FunctionRef,
+        site: Site,
+        body: Tree,
+    },
+    Exit {
+        kind: ExitKind,
+        site: Site,
+    },
 }
 
 #[derive(Clone, Debug)]

@@ -15,9 +15,7 @@ mod store;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::event::{
-    ArgumentValue, Event, EventId, EventKind, LoopId, Modes, Node, PathId, Tree,
-};
+use super::event::{ArgumentValue, Event, EventId, EventKind, LoopId, Modes, Node, PathId, Tree};
 use super::term::{ClassRef, FrameId, FunctionRef, ObjectId, Term, TermKind, Terms};
 use super::value::Value;
 use crate::model::{Expr, FileId, Function, Name, Site, Span, Stmt, WithItem};
@@ -172,6 +170,8 @@ pub struct Interpreter<'p> {
     last_runs: FxHashMap<FunctionRef, call::Memo>,
     active: FxHashMap<FunctionRef, u32>,
     known_hash: u64,
+    /// Outside types of opaque values (tensors).
+    types: FxHashMap<Term, Name>,
     star_imports: FxHashMap<FileId, Vec<Term>>,
     /// Whether control gets past the expressions of the statement that runs.
     falls: Term,
@@ -223,6 +223,7 @@ impl<'p> Interpreter<'p> {
             last_runs: FxHashMap::default(),
             active: FxHashMap::default(),
             known_hash: 0,
+            types: FxHashMap::default(),
             star_imports: FxHashMap::default(),
             frame: FrameId(0),
             call_depth: 0,

@@ -69,22 +69,35 @@ pub enum TermKind {
     /// "This run is distributed": true wherever it is asked in a distributed program.
     Distributed,
     /// Nothing is known but where it came from: a call's result, a loop's item.
-    Opaque { site: Site, instance: u32 },
+    Opaque {
+        site: Site,
+        instance: u32,
+    },
     /// A parameter nobody is seen to fill; known by its name.
-    Parameter { site: Site, name: Name },
+    Parameter {
+        site: Site,
+        name: Name,
+    },
     /// A name outside the project: `torch.nn.Linear`.
     Outside(Name),
     /// A project folder or a module path that leads on into the project.
     Package(Name),
     Module(FileId),
     /// `closure`: the frame whose variables it sees. `bound`: its receiver.
-    Function { function: FunctionRef, closure: Option<FrameId>, bound: Option<Term> },
+    Function {
+        function: FunctionRef,
+        closure: Option<FrameId>,
+        bound: Option<Term>,
+    },
     Class(ClassRef),
     Object(ObjectId),
     /// The module inside a wrapper, reached through the wrapper.
     Inner(ObjectId),
     /// A method of an outside type or of an unknown receiver, bound to it.
-    Method { receiver: Term, name: Name },
+    Method {
+        receiver: Term,
+        name: Name,
+    },
     Attribute(Term, Name),
     Item(Term, Term),
     /// A pure function of the outside world, applied.
@@ -482,7 +495,8 @@ impl Terms {
             && let TermKind::Tuple(items) = self.kind(right)
         {
             let wanted = value(left)?;
-            let hits = items.iter().map(|&i| value(i).and_then(|v| compare(CompareOp::Eq, wanted, v)));
+            let hits =
+                items.iter().map(|&i| value(i).and_then(|v| compare(CompareOp::Eq, wanted, v)));
             let hits = hits.map(|hit| hit.map(Const::Bool));
             return all(hits, false);
         }
@@ -531,7 +545,11 @@ pub fn rank_by_name(name: &str) -> Option<RankKind> {
         }
         "local_rank" | "ddp_local_rank" | "gpu" | "gpu_id" | "proc_id" => RankKind::LocalRank,
         "node_rank" | "machine_rank" => RankKind::NodeRank,
-        "world_size" | "ddp_world_size" | "distributed_world_size" | "num_replicas" | "nranks"
+        "world_size"
+        | "ddp_world_size"
+        | "distributed_world_size"
+        | "num_replicas"
+        | "nranks"
         | "n_ranks" => RankKind::WorldSize,
         "ngpus_per_node" | "n_gpus_per_node" | "local_world_size" | "nproc_per_node" => {
             RankKind::LocalWorldSize
@@ -545,10 +563,21 @@ fn value_by_name(name: &str, sample: Sample) -> Option<Const> {
         return Some(Const::Int(kind.of(sample)));
     }
     match name.trim_start_matches('_') {
-        "distributed" | "is_distributed" | "multiprocessing_distributed" | "use_ddp" | "ddp"
-        | "is_ddp" | "use_distributed" | "distributed_run" => Some(Const::Bool(true)),
-        "is_main_process" | "is_master" | "master_process" | "is_main" | "main_process"
-        | "is_global_zero" | "is_world_process_zero" => Some(Const::Bool(sample.rank == 0)),
+        "distributed"
+        | "is_distributed"
+        | "multiprocessing_distributed"
+        | "use_ddp"
+        | "ddp"
+        | "is_ddp"
+        | "use_distributed"
+        | "distributed_run" => Some(Const::Bool(true)),
+        "is_main_process"
+        | "is_master"
+        | "master_process"
+        | "is_main"
+        | "main_process"
+        | "is_global_zero"
+        | "is_world_process_zero" => Some(Const::Bool(sample.rank == 0)),
         "is_local_main_process" | "is_local_master" | "is_local_process_zero" => {
             Some(Const::Bool(sample.local_rank == 0))
         }

@@ -351,7 +351,8 @@ impl<'p> Interpreter<'p> {
             TermKind::Outside(name) => {
                 let row = self.table.get(name)?;
                 let canonical = row.name?;
-                let vague = matches!(&*canonical, "torch.nn.Module" | "torch.Tensor" | "tch.Tensor");
+                let vague =
+                    matches!(&*canonical, "torch.nn.Module" | "torch.Tensor" | "tch.Tensor");
                 if !row.is_class() || vague {
                     return None;
                 }

@@ -7,9 +7,7 @@ use super::{Frame, Interpreter, Key, ObjectClass};
 use crate::analysis::event::{
     ArgumentValue, Call, EventId, EventKind, Forward, Modes, Node, Tree, Via,
 };
-use crate::analysis::term::{
-    FrameId, FunctionRef, ObjectId, Taint, Term, TermKind,
-};
+use crate::analysis::term::{FrameId, FunctionRef, ObjectId, Taint, Term, TermKind};
 use crate::analysis::value::{Alternative, Value};
 use crate::model::{
     Argument, Expr, ExprKind, Function, Name, Parameter, ParameterKind, Site, Spread, Stmt,
@@ -149,7 +147,9 @@ impl<'p> Interpreter<'p> {
             }
             TermKind::Class(class) => self.instantiate(class, arguments, site),
             TermKind::Object(id) => self.call_object(id, callee, arguments, site, expr),
-            TermKind::Inner(id) => self.forward(callee, Via::Inner(id), None, arguments, site, expr),
+            TermKind::Inner(id) => {
+                self.forward(callee, Via::Inner(id), None, arguments, site, expr)
+            }
             TermKind::Outside(name) => self.call_outside(name, arguments, site, expr),
             TermKind::Attribute(receiver, name) => {
                 self.call_method_of(receiver, name, arguments, site, expr)
@@ -200,7 +200,7 @@ impl<'p> Interpreter<'p> {
         expr: Option<&'p Expr>,
     ) -> Value {
         let object = self.object(id);
-        let (role, class) = (object.role, object.class);
+        let (role, class, row) = (object.role, object.class, object.row);
         if is_wrapper(role) {
             return self.forward(term, Via::Wrapper(id), None, arguments, site, expr);
         }
@@ -213,7 +213,6 @@ impl<'p> Interpreter<'p> {
             return self.call_partial(term, arguments, site, expr);
         }
         if role == Role::Loss {
-            let row = object.row;
             return self.told_call(Role::Loss, row, None, Some(term), arguments, site, expr);
         }
         let is_module = self.is_module(term);
@@ -271,9 +270,7 @@ impl<'p> Interpreter<'p> {
         let forward = Forward {
             module,
             via,
-            method: method
-                .map(|m| self.function(m.function).name)
-                .filter(|n| !is_forward(n)),
+            method: method.map(|m| self.function(m.function).name).filter(|n| !is_forward(n)),
             arguments: arguments.clone(),
             result: self.nothing(),
         };
@@ -587,10 +584,9 @@ impl<'p> Interpreter<'p> {
         orphan: bool,
     ) -> FrameId {
         let definition = self.function(callee.function);
-        let class = definition.class.map(|index| crate::analysis::term::ClassRef {
-            file: callee.function.file,
-            index,
-        });
+        let class = definition
+            .class
+            .map(|index| crate::analysis::term::ClassRef { file: callee.function.file, index });
         let class = class.or_else(|| self.receiver_class(callee.bound)).or_else(|| {
             let closure = callee.closure?;
             self.frames[closure.0 as usize].class
@@ -652,8 +648,11 @@ impl<'p> Interpreter<'p> {
         let mut alternatives: Vec<Alternative> = Vec::new();
         for exit in &exits {
             for alternative in &exit.value.alternatives {
-                let when =
-                    if alone { alternative.when } else { self.terms.and([exit.when, alternative.when]) };
+                let when = if alone {
+                    alternative.when
+                } else {
+                    self.terms.and([exit.when, alternative.when])
+                };
                 if when == no {
                     continue;
                 }
@@ -669,7 +668,12 @@ impl<'p> Interpreter<'p> {
         }
         if !alone {
             for exit in exits {
-                self.merge_branches(exit.when, Some(exit.writes), Some(super::Writes::default()), site);
+                self.merge_branches(
+                    exit.when,
+                    Some(exit.writes),
+                    Some(super::Writes::default()),
+                    site,
+                );
             }
         }
         if let [only] = alternatives.as_mut_slice() {
@@ -828,12 +832,12 @@ impl<'p> Interpreter<'p> {
         body: &'p [Stmt],
     ) -> Term {
         let function = self.read(&Key::Attribute(generator, Name::new("<function>")));
-        let function = function.as_ref().and_then(Value::single).map(|t| self.terms.kind(t).clone());
+        let function =
+            function.as_ref().and_then(Value::single).map(|t| self.terms.kind(t).clone());
         let Some(TermKind::Function { function, closure, bound }) = function else {
             return self.block(body);
         };
-        let arguments =
-            self.object_of(generator).map(|o| o.arguments.clone()).unwrap_or_default();
+        let arguments = self.object_of(generator).map(|o| o.arguments.clone()).unwrap_or_default();
         let site = self.site(item.context.span);
         if self.refuses(function) {
             return self.with(rest, body);

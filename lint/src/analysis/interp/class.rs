@@ -18,11 +18,8 @@ impl<'p> Interpreter<'p> {
         let class = ClassRef { file, index };
         let definition = self.project.file(file).module.class(index);
         let term = self.terms.make(TermKind::Class(class));
-        let bases: Vec<Term> = definition
-            .bases
-            .iter()
-            .filter_map(|base| self.eval_quietly(base).single())
-            .collect();
+        let bases: Vec<Term> =
+            definition.bases.iter().filter_map(|base| self.eval_quietly(base).single()).collect();
         let closure = self.frame().function.is_some().then_some(self.frame);
         let mut methods = FxHashMap::default();
         for &method in &definition.methods {
@@ -210,8 +207,7 @@ impl<'p> Interpreter<'p> {
         arguments: Vec<ArgumentValue<'p>>,
         site: Site,
     ) -> Value {
-        let object =
-            self.new_object(site, ObjectClass::Project(class), arguments.clone(), None);
+        let object = self.new_object(site, ObjectClass::Project(class), arguments.clone(), None);
         let constructor = self.class_member(class, Name::new("__init__"));
         if let Some(constructor) = constructor
             && let TermKind::Function { function, closure, .. } = *self.terms.kind(constructor)
@@ -235,7 +231,9 @@ impl<'p> Interpreter<'p> {
         let fields = &self.project.file(class.file).module.class(class.index).fields;
         for (position, field) in fields.iter().enumerate() {
             let given = arguments.iter().find(|a| {
-                !a.spread && (a.name == Some(field.name) || a.name.is_none() && a.position == Some(position))
+                !a.spread
+                    && (a.name == Some(field.name)
+                        || a.name.is_none() && a.position == Some(position))
             });
             if let Some(given) = given {
                 self.write(Key::Attribute(object, field.name), given.value.clone());
@@ -333,10 +331,7 @@ impl<'p> Interpreter<'p> {
                 spread: false,
             };
             let new = self.call_value(&decorator_value, vec![given], site, None);
-            if matches!(
-                new.single().map(|t| self.terms.kind(t)),
-                Some(TermKind::Function { .. })
-            ) {
+            if matches!(new.single().map(|t| self.terms.kind(t)), Some(TermKind::Function { .. })) {
                 value = new;
             }
         }

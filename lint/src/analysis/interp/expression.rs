@@ -290,7 +290,10 @@ impl<'p> Interpreter<'p> {
             "LOCAL_RANK" | "SLURM_LOCALID" | "OMPI_COMM_WORLD_LOCAL_RANK" | "MPI_LOCALRANKID" => {
                 RankKind::LocalRank
             }
-            "WORLD_SIZE" | "SLURM_NTASKS" | "SLURM_NPROCS" | "OMPI_COMM_WORLD_SIZE"
+            "WORLD_SIZE"
+            | "SLURM_NTASKS"
+            | "SLURM_NPROCS"
+            | "OMPI_COMM_WORLD_SIZE"
             | "PMI_SIZE" => RankKind::WorldSize,
             "NODE_RANK" | "GROUP_RANK" | "SLURM_NODEID" => RankKind::NodeRank,
             "LOCAL_WORLD_SIZE" | "OMPI_COMM_WORLD_LOCAL_SIZE" => RankKind::LocalWorldSize,
@@ -631,7 +634,8 @@ impl<'p> Interpreter<'p> {
             if position + 1 > ALTERNATIVES_MAX {
                 return None;
             }
-            let site = Site { file: self.file(), span: crate::model::Span::new(position, position) };
+            let site =
+                Site { file: self.file(), span: crate::model::Span::new(position, position) };
             let condition = self.terms.make(TermKind::Happened(site));
             joined = self.join(condition, &value, &joined);
         }

@@ -89,7 +89,7 @@ impl<'p> Interpreter<'p> {
             TermKind::Inner(_) => table.method(Name::new("torch.nn.Module"), method),
             TermKind::Outside(_) | TermKind::Module(_) | TermKind::Package(_) => return None,
             TermKind::Const(Const::Str(_)) | TermKind::Text(_) => return None,
-            _ => None,
+            _ => self.types.get(&receiver).and_then(|&of| table.method(of, method)),
         };
         known.or_else(|| table.any_method(method))
     }
@@ -144,7 +144,9 @@ impl<'p> Interpreter<'p> {
                 }
             }
         }
-        if call.role == Role::Plain && !call.row.is_some_and(|r| r.is_class() || r.has(Flag::Hidden)) {
+        if call.role == Role::Plain
+            && !call.row.is_some_and(|r| r.is_class() || r.has(Flag::Hidden))
+        {
             return self.perform_plain(&call);
         }
         let event = self.tell(&call);
@@ -161,13 +163,7 @@ impl<'p> Interpreter<'p> {
         let Some(returns) = call.row.and_then(|r| r.returns) else {
             return self.result(call, None, Taint::NONE);
         };
-        let class = ObjectClass::Outside(returns);
-        let object = self.new_object(call.site, class, call.arguments.clone(), None);
-        if let Some(receiver) = call.receiver {
-            let of = self.value(receiver);
-            self.write(Key::Attribute(object, Name::new("<of>")), of);
-        }
-        self.value(object)
+        self.typed_result(call, returns, None, Taint::NONE)
     }
 
     fn pure(&mut self, call: &Outside<'p>) -> Option<Value> {
@@ -229,10 +225,17 @@ impl<'p> Interpreter<'p> {
             Role::CallsArgument | Role::Forward | Role::ApplyModule => {
                 self.run_argument(call, event)
             }
-            Role::NoGrad | Role::EnableGrad | Role::NoSync | Role::Join | Role::MainOnly
+            Role::NoGrad
+            | Role::EnableGrad
+            | Role::NoSync
+            | Role::Join
+            | Role::MainOnly
             | Role::MainFirst => self.mode(call, event),
             Role::ParseArguments => self.parsed(call, event),
-            Role::Move | Role::ChangeKind | Role::TrainMode | Role::EvalMode
+            Role::Move
+            | Role::ChangeKind
+            | Role::TrainMode
+            | Role::EvalMode
             | Role::RequiresGrad => self.changed_module(call, event),
             Role::RegisterParameter | Role::RegisterBuffer | Role::AddModule => {
                 self.register(call, event)
@@ -247,7 +250,9 @@ impl<'p> Interpreter<'p> {
             }
             Role::Random | Role::Time | Role::PathExists => self.local_result(call, event),
             Role::Partial => self.partial(call, event),
-            Role::ModuleList | Role::ParameterList | Role::Sequential => self.module_list(call, event),
+            Role::ModuleList | Role::ParameterList | Role::Sequential => {
+                self.module_list(call, event)
+            }
             _ => self.plain_effect(call, event),
         }
     }
@@ -280,14 +285,8 @@ impl<'p> Interpreter<'p> {
         let Some(row) = call.row else { return self.result(call, Some(event), Taint::NONE) };
         let class = if row.is_class() { row.name } else { row.returns };
         if let Some(class) = class {
-            let class = ObjectClass::Outside(class);
-            let object =
-                self.new_object(call.site, class, call.arguments.clone(), Some(event));
-            if let Some(receiver) = call.receiver {
-                let of = self.value(receiver);
-                self.write(Key::Attribute(object, Name::new("<of>")), of);
-            }
-            return self.value(object);
+            let taint = if row.has(Flag::Local) { Taint::LOCAL } else { Taint::NONE };
+            return self.typed_result(call, class, Some(event), taint);
         }
         if let Some(value) = self.pure(call) {
             return value;
@@ -300,6 +299,31 @@ impl<'p> Interpreter<'p> {
         let taint = if row.has(Flag::Local) { Taint::LOCAL } else { Taint::NONE };
         let value = self.result(call, Some(event), taint);
         if row.has(Flag::Uniform) { self.untainted(&value, call.site, event) } else { value }
+    }
+
+    /// What a call of a class, or of something with a known result type, gives. Tensors are
+    /// values with origins, not objects.
+    fn typed_result(
+        &mut self,
+        call: &Outside<'p>,
+        class: Name,
+        event: Option<EventId>,
+        taint: Taint,
+    ) -> Value {
+        if matches!(&*class, "torch.Tensor" | "tch.Tensor") {
+            let value = self.result(call, event, taint);
+            if let Some(term) = value.single() {
+                self.types.insert(term, class);
+            }
+            return value;
+        }
+        let made = ObjectClass::Outside(class);
+        let object = self.new_object(call.site, made, call.arguments.clone(), event);
+        if let Some(receiver) = call.receiver {
+            let of = self.value(receiver);
+            self.write(Key::Attribute(object, Name::new("<of>")), of);
+        }
+        self.value(object)
     }
 
     /// A builder's setter: noted on the object under the parameter's name.
@@ -322,9 +346,7 @@ impl<'p> Interpreter<'p> {
             _ => Taint::LOCAL,
         };
         if let Some(class) = call.row.and_then(|r| if r.is_class() { r.name } else { r.returns }) {
-            let class = ObjectClass::Outside(class);
-            let object = self.new_object(call.site, class, call.arguments.clone(), Some(event));
-            return self.value(object);
+            return self.typed_result(call, class, Some(event), taint);
         }
         self.result(call, Some(event), taint)
     }
@@ -346,8 +368,11 @@ impl<'p> Interpreter<'p> {
         let holder = self.value(wrapper);
         for alternative in module.alternatives.clone() {
             let held = match self.terms.kind(alternative.term) {
-                TermKind::Object(_) | TermKind::Opaque { .. } | TermKind::Parameter { .. }
-                | TermKind::Attribute(..) | TermKind::Item(..) => alternative.term,
+                TermKind::Object(_)
+                | TermKind::Opaque { .. }
+                | TermKind::Parameter { .. }
+                | TermKind::Attribute(..)
+                | TermKind::Item(..) => alternative.term,
                 _ => continue,
             };
             self.write(Key::Wrapper(held), holder.clone());
@@ -440,7 +465,15 @@ impl<'p> Interpreter<'p> {
             .collect();
         self.call_value(&function, arguments, call.site, None);
         self.plain_effect(
-            &Outside { arguments: Vec::new(), role: Role::Spawn, row: call.row, name: call.name, receiver: call.receiver, site: call.site, expr: call.expr },
+            &Outside {
+                arguments: Vec::new(),
+                role: Role::Spawn,
+                row: call.row,
+                name: call.name,
+                receiver: call.receiver,
+                site: call.site,
+                expr: call.expr,
+            },
             event,
         )
     }
@@ -577,7 +610,12 @@ impl<'p> Interpreter<'p> {
         let function = call
             .arguments
             .iter()
-            .find(|a| matches!(a.value.single().map(|t| self.terms.kind(t)), Some(TermKind::Function { .. })))
+            .find(|a| {
+                matches!(
+                    a.value.single().map(|t| self.terms.kind(t)),
+                    Some(TermKind::Function { .. })
+                )
+            })
             .cloned();
         let Some(function) = function else {
             let class = call.row.and_then(|r| r.name).or(call.name);
@@ -636,8 +674,7 @@ impl<'p> Interpreter<'p> {
 
     /// `parser.parse_args()`: an object whose fields are the arguments.
     fn parsed(&mut self, call: &Outside<'p>, event: EventId) -> Value {
-        let object =
-            self.new_object(call.site, ObjectClass::Arguments, Vec::new(), Some(event));
+        let object = self.new_object(call.site, ObjectClass::Arguments, Vec::new(), Some(event));
         if let Some(receiver) = call.receiver {
             let parser = self.value(receiver);
             self.write(Key::Attribute(object, Name::new("<of>")), parser);
@@ -654,10 +691,8 @@ impl<'p> Interpreter<'p> {
     /// Moves and mode switches give back the module itself; of a tensor, a new one.
     fn changed_module(&mut self, call: &Outside<'p>, event: EventId) -> Value {
         if let Some(receiver) = call.receiver {
-            let is_object = matches!(
-                self.terms.kind(receiver),
-                TermKind::Object(_) | TermKind::Inner(_)
-            );
+            let is_object =
+                matches!(self.terms.kind(receiver), TermKind::Object(_) | TermKind::Inner(_));
             if is_object || self.wrapper_of(receiver).is_some() {
                 return self.value(receiver);
             }
@@ -665,7 +700,13 @@ impl<'p> Interpreter<'p> {
         if call.row.is_some_and(|r| r.is_class()) {
             return self.plain_effect(call, event);
         }
-        self.result(call, None, Taint::NONE)
+        let value = self.result(call, None, Taint::NONE);
+        if let (Some(of), Some(term)) =
+            (call.receiver.and_then(|r| self.types.get(&r).copied()), value.single())
+        {
+            self.types.insert(term, of);
+        }
+        value
     }
 
     fn register(&mut self, call: &Outside<'p>, event: EventId) -> Value {
@@ -785,7 +826,9 @@ impl<'p> Interpreter<'p> {
         let mut held: Vec<Value> = Vec::new();
         for argument in &call.arguments {
             match argument.value.single() {
-                Some(term) if self.object_of(term).is_some_and(|o| o.class == ObjectClass::List) => {
+                Some(term)
+                    if self.object_of(term).is_some_and(|o| o.class == ObjectClass::List) =>
+                {
                     held.extend(self.contents(term));
                 }
                 _ => held.push(argument.value.clone()),
@@ -806,7 +849,8 @@ impl<'p> Interpreter<'p> {
         site: Site,
     ) -> Option<Value> {
         let object = self.object_of(receiver)?;
-        let is_modules = matches!(object.role, Role::ModuleList | Role::ParameterList | Role::Sequential);
+        let is_modules =
+            matches!(object.role, Role::ModuleList | Role::ParameterList | Role::Sequential);
         if !matches!(object.class, ObjectClass::List | ObjectClass::Dict) && !is_modules {
             return None;
         }
@@ -885,13 +929,14 @@ impl<'p> Interpreter<'p> {
                 self.sequence(term)?;
                 Some(first?.clone())
             }
-            "list" | "dict" | "set" | "Vec.new" | "Vec.with_capacity" if arguments.is_empty() || name.starts_with("Vec") => {
+            "list" | "dict" | "set" | "Vec.new" | "Vec.with_capacity"
+                if arguments.is_empty() || name.starts_with("Vec") =>
+            {
                 let list = self.list(site, Vec::new(), true);
                 Some(self.value(list))
             }
             "zip" => {
-                let items: Option<Vec<Term>> =
-                    arguments.iter().map(|a| a.value.single()).collect();
+                let items: Option<Vec<Term>> = arguments.iter().map(|a| a.value.single()).collect();
                 let from: Vec<Value> = arguments.iter().map(|a| self.one_item(&a.value)).collect();
                 items?;
                 let parts: Vec<Term> = from.iter().filter_map(Value::single).collect();

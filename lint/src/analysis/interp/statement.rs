@@ -5,8 +5,7 @@ use crate::analysis::event::{EventKind, ExitKind, Header, LoopId, Node};
 use crate::analysis::term::{Const, Taint, Term, TermKind};
 use crate::analysis::value::Value;
 use crate::model::{
-    Arm, BinaryOp, Expr, ExprKind, Handler, LoopHeader, Name, Site, Stmt,
-    StmtKind, WithItem,
+    Arm, BinaryOp, Expr, ExprKind, Handler, LoopHeader, Name, Site, Stmt, StmtKind, WithItem,
 };
 use crate::table::Role;
 
@@ -339,7 +338,10 @@ impl<'p> Interpreter<'p> {
     fn item_of(&mut self, value: &Value, position: usize, target: &'p Expr) -> Value {
         let site = self.site(target.span);
         match value.single() {
-            Some(term) if !self.terms.origins(term).is_empty() || value.taint(&self.terms) != Taint::NONE => {
+            Some(term)
+                if !self.terms.origins(term).is_empty()
+                    || value.taint(&self.terms) != Taint::NONE =>
+            {
                 let term = self.derived(site, &[value]);
                 self.value(term)
             }
@@ -804,10 +806,8 @@ impl<'p> Interpreter<'p> {
             TermKind::Function { .. } | TermKind::Class(_) | TermKind::Module(_) => self.terms.yes,
             TermKind::Object(id) => {
                 let object = self.object(*id);
-                let sized = matches!(
-                    object.class,
-                    super::ObjectClass::List | super::ObjectClass::Dict
-                );
+                let sized =
+                    matches!(object.class, super::ObjectClass::List | super::ObjectClass::Dict);
                 if sized { term } else { self.terms.yes }
             }
             // `if rank:` is `rank != 0`.
