@@ -19,6 +19,8 @@ pub(crate) enum How {
     Exit(i32),
     /// A signal ended it that the launcher did not send.
     Signal(i32),
+    /// It wrote its error file but had not ended yet when the launcher ended it.
+    Reported,
     /// It was stopped (SIGSTOP) for longer than `--stop-timeout` allows, in seconds.
     Stopped(u64),
     /// It never ran: what was missing.
@@ -92,7 +94,7 @@ impl Failure {
             How::Exit(code) => u8::try_from(*code).ok().filter(|code| *code != 0).unwrap_or(1),
             How::Signal(signal) => u8::try_from(128 + signal).unwrap_or(1),
             How::Stopped(_) => 128 + signal_hook::consts::SIGSTOP as u8,
-            How::NotStarted(_) | How::Node(_) => 1,
+            How::Reported | How::NotStarted(_) | How::Node(_) => 1,
         }
     }
 
@@ -101,6 +103,7 @@ impl Failure {
         match &self.how {
             How::Exit(code) => format!("exit code {code}"),
             How::Signal(signal) => format!("killed by {}", sys::signal_name(*signal)),
+            How::Reported => "reported an error and was ended before it could exit".to_owned(),
             How::Stopped(secs) => format!("stopped (SIGSTOP) for {secs} s"),
             How::NotStarted(why) | How::Node(why) => why.clone(),
         }

@@ -218,13 +218,13 @@ impl Group {
                     Seen::Exited(code) => How::Exit(code),
                     Seen::Killed(signal) => How::Signal(signal),
                 };
-                // Told to end, unless it had reported its own error before.
-                let own =
-                    file.as_ref().is_some_and(|file| self.told.is_none_or(|at| file.written < at));
-                if told && !own {
-                    return None;
+                let reported_before =
+                    |told: SystemTime| file.as_ref().is_some_and(|file| file.written < told);
+                match self.told {
+                    Some(when) if told && reported_before(when) => (How::Reported, at),
+                    _ if told => return None,
+                    _ => (how, at),
                 }
-                (how, at)
             }
             Doing::Stopped(since) => {
                 let secs = since.elapsed();

@@ -1,0 +1,235 @@
+//! What the launcher's tests share: start `ddp-run` in a clean environment, wait for it within
+//! a bound, and see that it has left nothing behind.
+#![allow(dead_code, reason = "each test program uses a part of this")]
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::Read;
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use ddp_tests::binaries;
+
+/// Variables of launchers and schedulers that a test must not inherit.
+const FOREIGN: &[&str] =
+    &["SLURM_", "OMPI_", "PMIX_", "PMI_", "PET_", "TORCHELASTIC_", "KUBERNETES_", "OMP_"];
+const FOREIGN_NAMES: &[&str] =
+    &["RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "PYTHONUNBUFFERED"];
+
+/// A launcher to be started, or started, with a mark that all its processes inherit.
+pub(crate) struct Launcher {
+    pub command: Command,
+    mark: String,
+}
+
+/// `ddp-run` with these arguments.
+pub(crate) fn ddp_run<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Launcher {
+    let mut command = Command::new(binaries::ddp_run());
+    command.args(args);
+    Launcher::new(command)
+}
+
+/// `ddp-run ARGS -- sh -c SCRIPT`.
+pub(crate) fn shell(args: &str, script: &str) -> Launcher {
+    let args = args.split_whitespace().chain(["--", "sh", "-c", script]);
+    ddp_run(args.map(str::to_owned))
+}
+
+impl Launcher {
+    /// Any command that starts a launcher, made safe for a test.
+    pub(crate) fn new(mut command: Command) -> Self {
+        static COUNT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+        let count = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        let mark = format!("mark-{}-{count}-{}", std::process::id(), now.as_nanos());
+        for (key, _) in std::env::vars_os() {
+            let Some(name) = key.to_str() else { continue };
+            let foreign = FOREIGN.iter().any(|prefix| name.starts_with(prefix));
+            if foreign || FOREIGN_NAMES.contains(&name) {
+                command.env_remove(name);
+            }
+        }
+        command.env("DDP_TEST_MARK", &mark).stdin(Stdio::null());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        Self { command, mark }
+    }
+
+    pub(crate) fn env(mut self, key: &str, value: &str) -> Self {
+        self.command.env(key, value);
+        self
+    }
+
+    /// Several variables, as `KEY=VALUE KEY=VALUE`.
+    pub(crate) fn envs(mut self, pairs: &str) -> Self {
+        self.command.envs(pairs.split_whitespace().filter_map(|pair| pair.split_once('=')));
+        self
+    }
+
+    pub(crate) fn start(mut self) -> Started {
+        let began = Instant::now();
+        let mut child = self.command.spawn().expect("the launcher starts");
+        let out = collect(child.stdout.take());
+        let err = collect(child.stderr.take());
+        Started { child, mark: self.mark, began, out: Some(out), err: Some(err) }
+    }
+
+    /// Runs to the end; more than `limit_s` seconds is a failure.
+    #[track_caller]
+    pub(crate) fn run(self, limit_s: f64) -> Ran {
+        self.start().wait(limit_s)
+    }
+}
+
+fn collect(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<String> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(mut pipe) = pipe {
+            let _ = pipe.read_to_end(&mut bytes);
+        }
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+/// A launcher at work.
+pub(crate) struct Started {
+    pub child: Child,
+    mark: String,
+    began: Instant,
+    out: Option<JoinHandle<String>>,
+    err: Option<JoinHandle<String>>,
+}
+
+/// A launcher that has ended.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub code: Option<i32>,
+    pub out: String,
+    pub err: String,
+    pub took: Duration,
+    mark: String,
+}
+
+impl Started {
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends a signal to the launcher alone.
+    pub(crate) fn signal(&self, name: &str) {
+        kill(name, self.pid());
+    }
+
+    /// Waits until something is the case; a failure if the launcher ends, or after ten seconds.
+    #[track_caller]
+    pub(crate) fn until(&mut self, what: &str, mut is_so: impl FnMut(&[i32]) -> bool) {
+        let end = Instant::now() + Duration::from_secs(10);
+        while !is_so(&self.processes()) {
+            assert!(Instant::now() < end, "{what} did not come about within 10 s");
+            assert!(self.child.try_wait().unwrap().is_none(), "the launcher ended before {what}");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn wait(mut self, limit_s: f64) -> Ran {
+        let limit = Duration::from_secs_f64(limit_s);
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status;
+            }
+            if self.began.elapsed() > limit {
+                let _ = self.child.kill();
+                let err = self.err.take().unwrap().join().unwrap();
+                panic!("the launcher was still at work after {limit_s} s; it said:\n{err}");
+            }
+            thread::sleep(Duration::from_millis(2));
+        };
+        let took = self.began.elapsed();
+        Ran {
+            code: status.code(),
+            out: self.out.take().unwrap().join().unwrap(),
+            err: self.err.take().unwrap().join().unwrap(),
+            took,
+            mark: self.mark.clone(),
+        }
+    }
+
+    /// Processes of this launcher, itself included.
+    pub(crate) fn processes(&self) -> Vec<i32> {
+        marked(&self.mark)
+    }
+}
+
+impl Ran {
+    /// The usual end of a fault: this exit code, these words said, and nothing left behind.
+    #[track_caller]
+    pub(crate) fn ended(&self, code: i32, words: &[&str]) -> &Self {
+        assert_eq!(self.code, Some(code), "{self:#?}");
+        for word in words {
+            assert!(self.err.contains(word), "{word:?} was not said: {self:#?}");
+        }
+        self.left_nothing()
+    }
+
+    #[track_caller]
+    pub(crate) fn left_nothing(&self) -> &Self {
+        let end = Instant::now() + Duration::from_secs(2);
+        loop {
+            let left = marked(&self.mark);
+            if left.is_empty() {
+                return self;
+            }
+            assert!(Instant::now() < end, "processes {left:?} were left: {self:#?}");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// Living processes that have a mark in their environment.
+fn marked(mark: &str) -> Vec<i32> {
+    let mark = format!("DDP_TEST_MARK={mark}");
+    let is_marked = |pid: &i32| {
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environment.split(|byte| *byte == 0).any(|pair| pair == mark.as_bytes())
+    };
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(is_marked).collect()
+}
+
+pub(crate) fn kill(signal: &str, pid: u32) {
+    let pid = pid.to_string();
+    let status = Command::new("kill").args(["-s", signal, &pid]).status().unwrap();
+    assert!(status.success(), "kill -s {signal} {pid}");
+}
+
+/// Whether the port can be had by anybody again.
+#[track_caller]
+pub(crate) fn port_is_free(port: u16) {
+    TcpListener::bind(("0.0.0.0", port)).unwrap_or_else(|error| panic!("port {port}: {error}"));
+}
+
+/// A port that nobody has now, below the automatic ones; tests in parallel get different ones.
+pub(crate) fn some_port() -> u16 {
+    static NEXT: std::sync::atomic::AtomicU16 = std::sync::atomic::AtomicU16::new(0);
+    let base = 11000 + (std::process::id() % 4000) as u16;
+    loop {
+        let port = base + NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed) * 7;
+        if TcpListener::bind(("0.0.0.0", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+/// Lines of one rank, without the prefix.
+pub(crate) fn lines_of(text: &str, rank: usize) -> Vec<&str> {
+    let prefix = format!("[rank {rank}] ");
+    text.lines().filter_map(|line| line.strip_prefix(&prefix)).collect()
+}
+
+pub(crate) fn is_root() -> bool {
+    let id = Command::new("id").arg("-u").output().unwrap();
+    id.stdout == b"0\n"
+}
