@@ -13,6 +13,7 @@ use std::path::PathBuf;
 pub use keys::{KEYS, Key, Kind};
 pub use parse::{ConfigError, parse};
 pub use schema::schema;
+pub(crate) use settings::check_pattern;
 pub use settings::{Overrides, Settings};
 
 use crate::finding::Level;

@@ -3,8 +3,11 @@
 //! Source text in, findings and edits out. Only the binary and the language server do I/O.
 
 pub mod analysis;
+pub mod baseline;
+pub mod cli;
 pub mod config;
 pub mod crash;
+pub mod driver;
 pub mod finding;
 pub mod fixes;
 pub mod imports;
@@ -17,6 +20,7 @@ mod nearest;
 pub mod prelude;
 pub mod project;
 pub mod python;
+pub mod render;
 pub mod rule;
 pub mod rules;
 pub mod rust;

@@ -15,7 +15,7 @@ pub enum Unit {
 }
 
 /// Line and column, both from 1.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize)]
 pub struct Position {
     pub line: u32,
     pub column: u32,

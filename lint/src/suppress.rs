@@ -87,6 +87,41 @@ impl<'f> Reaches<'f> {
     }
 }
 
+/// Where a suppression comment for a finding can stand.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Spot {
+    /// The first line of the statement, from 1.
+    pub line: u32,
+    /// The statement is all of that line, and no comment follows it: one can.
+    pub is_whole_statement: bool,
+    /// An `allow(…)` stands on that line already.
+    pub has_allow: bool,
+}
+
+/// For each finding in `file`, the spot of its suppression comment.
+pub fn spots(file: &SourceFile, findings: &[&Finding]) -> Vec<Spot> {
+    let reaches = Reaches::new(file);
+    let lines = &reaches.lines;
+    let line_of = |span: Span| lines.line_at(span.start);
+    let commented: FxHashSet<u32> =
+        file.module.comments.iter().map(|comment| line_of(comment.span)).collect();
+    let directives = directives(file);
+    let is_allow = |directive: &&Directive| directive.verb == Verb::Allow;
+    let allowed: FxHashSet<u32> =
+        directives.iter().filter(is_allow).map(|directive| line_of(directive.comment)).collect();
+    findings
+        .iter()
+        .map(|finding| {
+            let [first, last, _] = reaches.of(finding.site.span).on;
+            Spot {
+                line: first,
+                is_whole_statement: first == last && !commented.contains(&first),
+                has_allow: allowed.contains(&first),
+            }
+        })
+        .collect()
+}
+
 struct Allows<'f> {
     file: &'f SourceFile,
     reaches: Reaches<'f>,

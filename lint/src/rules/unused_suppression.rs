@@ -1,3 +1,5 @@
+//! Told by `suppress` when all rules have run; declared here for its documentation.
+
 use crate::prelude::*;
 
 declare_rule! {
@@ -27,5 +29,4 @@ declare_rule! {
     };
 }
 
-/// Suppressions are judged when all rules have run, see `suppress`.
 fn check(_: &Program<'_>, _: &mut Report<'_>) {}

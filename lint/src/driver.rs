@@ -1,0 +1,181 @@
+//! From paths to projects: finds project roots, files and configurations, and reads them.
+//!
+//! The only place that reads or writes the user's files. What it finds does not depend on the
+//! order in which the file system lists things.
+
+mod configs;
+mod discover;
+mod notebook;
+mod read;
+mod write;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rayon::prelude::*;
+
+use crate::config::{Overrides, Settings};
+use crate::crash::Crash;
+use crate::linter::{self, Outcome, Source};
+use crate::model::FileId;
+use crate::project::Project;
+
+pub use configs::ConfigChoice;
+pub use discover::{absolute, default_paths, root_of};
+pub use notebook::Cells;
+pub use write::write;
+
+/// What to lint, and under which settings.
+#[derive(Clone, Debug, Default)]
+pub struct Request {
+    /// Files and folders, absolute.
+    pub paths: Vec<PathBuf>,
+    pub config: ConfigChoice,
+    pub overrides: Overrides,
+    /// Texts that stand for what is on the disk, by absolute path: standard input, unsaved
+    /// buffers.
+    pub overlay: BTreeMap<PathBuf, Arc<str>>,
+}
+
+/// All projects of a request, read and lowered.
+#[derive(Debug, Default)]
+pub struct Workspace {
+    /// By root.
+    pub projects: Vec<Loaded>,
+    /// What could not be read; the rest is there.
+    pub problems: Vec<String>,
+    /// What was left out on purpose and may surprise.
+    pub notes: Vec<String>,
+}
+
+/// A project with what the driver knows of its files.
+#[derive(Debug)]
+pub struct Loaded {
+    pub project: Project,
+    /// By file id.
+    pub files: Vec<FileFacts>,
+    pub crashes: Vec<Crash>,
+}
+
+/// What the driver knows of a file beyond its text.
+#[derive(Clone, Debug)]
+pub struct FileFacts {
+    /// Absolute.
+    pub path: PathBuf,
+    pub settings: Arc<Settings>,
+    /// The text on the disk begins with a byte order mark, which the lowered text lacks.
+    pub byte_order_mark: bool,
+    /// Why edits cannot be written back, if they cannot.
+    pub frozen: Option<&'static str>,
+    /// Of a notebook: where its cells begin.
+    pub cells: Option<Cells>,
+}
+
+impl Loaded {
+    pub fn facts(&self, id: FileId) -> &FileFacts {
+        &self.files[id.0 as usize]
+    }
+
+    /// The findings of this project; crashes while it was read included.
+    pub fn lint(&self) -> Outcome {
+        let mut outcome =
+            linter::lint(&self.project, &|file| self.files[file.id.0 as usize].settings.as_ref());
+        outcome.crashes.splice(0..0, self.crashes.iter().cloned());
+        outcome
+    }
+
+    /// The same project with some texts replaced.
+    #[must_use]
+    pub fn with_texts(&self, texts: &[(FileId, String)]) -> Self {
+        let source = |file: &crate::project::SourceFile| Source {
+            path: file.path.clone(),
+            text: texts
+                .iter()
+                .find(|(id, _)| *id == file.id)
+                .map_or_else(|| file.text.clone(), |(_, text)| Arc::from(text.as_str())),
+            reported: file.reported,
+            error: None,
+        };
+        let sources = self.project.files.iter().map(source).collect();
+        let (project, crashes) = linter::load(self.project.root.clone(), sources);
+        Self { project, files: self.files.clone(), crashes }
+    }
+}
+
+/// Finds and reads everything that the request needs.
+///
+/// # Errors
+/// Every mistake in a configuration, and paths that do not exist: nothing can be said then.
+pub fn load(request: &Request) -> Result<Workspace, Vec<String>> {
+    let mut configs = configs::Configs::new(&request.config, &request.overrides);
+    let found = discover::discover(request, &mut configs)?;
+    let mut workspace = Workspace::default();
+    for (root, files) in found.roots {
+        load_project(root, files, request, &mut configs, &mut workspace);
+    }
+    let mistakes = configs.into_mistakes();
+    if !mistakes.is_empty() {
+        return Err(mistakes);
+    }
+    workspace.problems.extend(found.problems);
+    workspace.notes.extend(found.notes);
+    Ok(workspace)
+}
+
+fn load_project(
+    root: PathBuf,
+    files: BTreeMap<PathBuf, discover::Found>,
+    request: &Request,
+    configs: &mut configs::Configs<'_>,
+    workspace: &mut Workspace,
+) {
+    let files: Vec<(PathBuf, discover::Found)> = files.into_iter().collect();
+    let texts: Vec<read::Outcome> =
+        files.par_iter().map(|(path, _)| read::read(path, &request.overlay)).collect();
+    let mut sources = Vec::with_capacity(files.len());
+    let mut facts = Vec::with_capacity(files.len());
+    for ((path, found), text) in files.into_iter().zip(texts) {
+        let read = match text {
+            read::Outcome::Text(read) => read,
+            read::Outcome::Skipped(why) => {
+                if found.reported {
+                    workspace.notes.push(format!("{}: {why}", path.display()));
+                }
+                continue;
+            }
+            read::Outcome::Failed(why) => {
+                if found.reported {
+                    workspace.problems.push(format!("cannot read {}: {why}", path.display()));
+                }
+                continue;
+            }
+        };
+        sources.push(Source {
+            path: relative(&path, &root),
+            text: read.text,
+            reported: found.reported,
+            error: read.error,
+        });
+        facts.push(FileFacts {
+            settings: configs.of_file(&path),
+            path,
+            byte_order_mark: read.byte_order_mark,
+            frozen: read.frozen,
+            cells: read.cells,
+        });
+    }
+    // The order of ids is that of the relative paths.
+    let mut order: Vec<usize> = (0..sources.len()).collect();
+    order.sort_by(|a, b| sources[*a].path.cmp(&sources[*b].path));
+    let facts = order.into_iter().map(|index| facts[index].clone()).collect();
+    let (project, crashes) = linter::load(root, sources);
+    workspace.projects.push(Loaded { project, files: facts, crashes });
+}
+
+/// The path below `root`, with `/`.
+fn relative(path: &Path, root: &Path) -> String {
+    let relative = path.strip_prefix(root).unwrap_or(path);
+    let parts = relative.components().map(|part| part.as_os_str().to_string_lossy());
+    parts.collect::<Vec<_>>().join("/")
+}
