@@ -44,6 +44,8 @@ pub(crate) struct Failure {
     pub error_file: Option<String>,
     pub message: Option<String>,
     pub last_lines: Vec<String>,
+    /// Folder of its log files.
+    pub logs: Option<String>,
     /// Exit code of the launcher if this is the root cause.
     pub code: u8,
 }
@@ -162,6 +164,9 @@ pub(crate) fn report(failures: &[Failure], world_size: usize, attempt: &str) -> 
         let lines = root.last_lines.iter().map(String::as_str);
         let _ = writeln!(text, "last lines of rank {}:\n{}", root.rank, indented(lines));
     }
+    if let Some(logs) = &root.logs {
+        let _ = writeln!(text, "its log files are in {logs}");
+    }
     let shown = 8;
     for other in others.iter().take(shown) {
         let later = root.age.saturating_sub(other.age).as_secs_f64();
@@ -199,6 +204,7 @@ mod tests {
             error_file: None,
             message: None,
             last_lines: vec!["last".into()],
+            logs: None,
         }
     }
 

@@ -30,6 +30,10 @@ pub(crate) const KILL_LIMIT: Duration = Duration::from_secs(10);
 /// What leftovers of ranks get between SIGTERM and SIGKILL, at most.
 const LEFTOVER_LIMIT: Duration = Duration::from_secs(5);
 
+/// How long what is still in the pipes may take to read: a process that cannot be ended might
+/// write for ever.
+const DRAIN_LIMIT: Duration = Duration::from_secs(5);
+
 /// What a rank is doing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Doing {
@@ -53,6 +57,8 @@ pub(crate) struct Rank {
     pub tail: Tail,
     pub doing: Doing,
     error_file: Option<PathBuf>,
+    /// Its folder, if that holds log files.
+    logs: Option<PathBuf>,
     reaped: bool,
 }
 
@@ -252,6 +258,7 @@ impl Group {
                 .map(|path| path.display().to_string()),
             message: file.map(|file| file.message),
             last_lines: rank.tail.text(),
+            logs: rank.logs.as_ref().map(|logs| logs.display().to_string()),
         })
     }
 
@@ -341,7 +348,8 @@ impl Group {
 
     /// Reads what can be read without waiting.
     fn drain(&mut self, output: &mut Output) {
-        loop {
+        let end = Instant::now() + DRAIN_LIMIT;
+        while Instant::now() < end {
             let ready: Vec<_> = {
                 let pipes = self.pipes();
                 let fds: Vec<_> = pipes.iter().map(|(_, _, fd)| *fd).collect();
@@ -381,6 +389,7 @@ fn start_rank(recipe: &Recipe<'_>, seat: Seat, output: &mut Output) -> Result<Ra
     let (role, routes, logs) = (&recipe.args.role, recipe.routes, folder.as_deref());
     let mut out = Feed::open(Stream::Out, &seat, role, routes, logs, output)?;
     let mut err = Feed::open(Stream::Err, &seat, role, routes, logs, output)?;
+    let has_logs = out.has_file() || err.has_file();
     let mut child = command.spawn().map_err(|error| no_process(seat.rank, &error))?;
     out.pipe = child.stdout.take();
     err.pipe = child.stderr.take();
@@ -393,6 +402,7 @@ fn start_rank(recipe: &Recipe<'_>, seat: Seat, output: &mut Output) -> Result<Ra
         tail: Tail::new(),
         doing: Doing::Running,
         error_file,
+        logs: folder.filter(|_| has_logs),
         reaped: false,
     })
 }

@@ -3,7 +3,7 @@
 //! start, stop and end. Elastic membership is not its job.
 
 use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
@@ -316,7 +316,10 @@ fn news(launcher: usize, message: Message) -> Option<News> {
         Message::Start(start) => Some(News::Start(start)),
         Message::Stop { signal } => Some(News::Stop { signal }),
         Message::Finish(finish) => Some(News::Finish(finish)),
-        Message::Refused { code, why } => Some(News::Finish(Finish { code, why })),
+        Message::Refused { code, why } => Some(News::Finish(Finish {
+            code,
+            why: format!("node 0 sent this launcher away: {why}"),
+        })),
         Message::Beat | Message::Hello(_) => None,
     }
 }
@@ -340,41 +343,66 @@ impl From<Trouble> for Apart {
     }
 }
 
+/// How rank 0's launcher waits for the others.
+pub(crate) struct Patience {
+    pub join_limit: Duration,
+    /// Silence after which one that has joined counts as gone again.
+    pub silence_limit: Duration,
+}
+
 /// Waits, as rank 0's launcher, until all others have joined.
 pub(crate) fn gather(
     port: &HeldPort,
     own: &Hello,
-    limit: Duration,
+    patience: &Patience,
     say: &mut dyn FnMut(&str),
     pause: Interrupted<'_>,
-) -> Result<Vec<Link>, Apart> {
+) -> Result<Peers, Apart> {
     let listener = port.listen()?;
     listener.set_nonblocking(true).map_err(|error| no_listener(&error))?;
     let mut links: Vec<Link> = Vec::new();
     let mut guests: Vec<Link> = Vec::new();
-    let end = Instant::now() + limit;
+    let end = Instant::now() + patience.join_limit;
     while links.len() + 1 < own.n_launchers {
-        if let Some(signal) = pause(wait_for(&listener, &guests)) {
+        let mut fds = vec![listener.as_fd()];
+        fds.extend(guests.iter().chain(&links).map(|link| link.stream.as_fd()));
+        sys::wait_readable(&fds, Duration::from_millis(50));
+        if let Some(signal) = pause(Duration::ZERO) {
             return Err(Apart::Signal(signal));
         }
         while let Ok((stream, _)) = listener.accept() {
             guests.extend(Link::new(stream));
         }
         guests = introduce(guests, own, &mut links, say);
+        links = still_there(links, patience.silence_limit, say);
         if Instant::now() >= end {
-            return Err(missing(own, &links, limit).into());
+            return Err(missing(own, &links, patience.join_limit).into());
         }
     }
     links.sort_by_key(|link| link.launcher);
-    Ok(links)
+    Ok(Peers::Leader { links })
 }
 
-/// Waits a moment for a newcomer or a word; `pause` then looks for signals.
-fn wait_for(listener: &TcpListener, guests: &[Link]) -> Duration {
-    let mut fds = vec![listener.as_fd()];
-    fds.extend(guests.iter().map(|guest| guest.stream.as_fd()));
-    sys::wait_readable(&fds, Duration::from_millis(50));
-    Duration::ZERO
+/// Those who have joined and not gone again meanwhile; one that was started anew may come back.
+fn still_there(links: Vec<Link>, limit: Duration, say: &mut dyn FnMut(&str)) -> Vec<Link> {
+    let mut peers = Peers::Leader { links };
+    let ready: Vec<usize> = {
+        let streams = peers.streams();
+        let fds: Vec<_> = streams.iter().map(|(_, fd)| *fd).collect();
+        let ready = sys::wait_readable(&fds, Duration::ZERO);
+        streams.iter().zip(ready).filter(|(_, ready)| *ready).map(|((at, _), _)| *at).collect()
+    };
+    let mut news: Vec<News> = ready.into_iter().flat_map(|at| peers.receive(at)).collect();
+    news.extend(peers.keep_alive(limit));
+    for news in news {
+        if let News::Lost { launcher, host, why } = news {
+            say(&format!("node {launcher} ({host}) has gone again: {why}"));
+        }
+    }
+    match peers {
+        Peers::Leader { links } => links.into_iter().filter(|link| link.connected).collect(),
+        Peers::Follower { .. } => Vec::new(),
+    }
 }
 
 /// Hears those who have connected: each becomes a link, stays a guest, or is sent away.
@@ -404,7 +432,7 @@ fn introduce(
                     links.push(guest);
                 }
                 Some(why) => {
-                    say(&format!("sent away {} of {}: {why}", hello.launcher, hello.host));
+                    say(&format!("sent away node {} ({}): {why}", hello.launcher, hello.host));
                     guest.send(&Message::Refused { code: 2, why });
                 }
             },
@@ -475,7 +503,7 @@ pub(crate) fn join(
     hello: &Hello,
     limit: Duration,
     pause: Interrupted<'_>,
-) -> Result<Link, Apart> {
+) -> Result<Peers, Apart> {
     let end = Instant::now() + limit;
     loop {
         let why = match connect(master) {
@@ -483,7 +511,7 @@ pub(crate) fn join(
                 let mut link = Link::new(stream).map_err(|error| unreachable(master, &error))?;
                 link.host.clone_from(&master.addr);
                 link.send(&Message::Hello(hello.clone()));
-                return Ok(link);
+                return Ok(Peers::Follower { link: Box::new(link) });
             }
             Err(error) => error,
         };

@@ -27,6 +27,8 @@ pub(crate) struct Routes {
     tee: Streams,
     filter: Vec<usize>,
     prefix: Prefix,
+    /// A table shows what progress bars say; as lines they would only scroll.
+    live: bool,
 }
 
 enum Prefix {
@@ -37,7 +39,7 @@ enum Prefix {
 }
 
 impl Routes {
-    pub(crate) fn new(args: &Args, template: Option<&str>) -> Self {
+    pub(crate) fn new(args: &Args, template: Option<&str>, live: bool) -> Self {
         let to_folder = if args.log_dir.is_some() && args.redirects.is_none() { 3 } else { 0 };
         let prefix = match template {
             _ if args.no_prefix => Prefix::None,
@@ -49,6 +51,7 @@ impl Routes {
             tee: args.tee.clone().unwrap_or(Streams::All(to_folder)),
             filter: args.local_ranks_filter.clone(),
             prefix,
+            live,
         }
     }
 
@@ -158,9 +161,15 @@ pub(crate) struct Feed<P> {
     pub pipe: Option<P>,
     stream: Stream,
     lines: Lines,
-    prefix: Option<Vec<u8>>,
-    to_console: bool,
+    shown: Shown,
     file: Option<usize>,
+}
+
+/// What of a stream the console shows, and how.
+struct Shown {
+    lines: bool,
+    bars: bool,
+    prefix: Option<Vec<u8>>,
 }
 
 impl<P: Read> Feed<P> {
@@ -189,10 +198,18 @@ impl<P: Read> Feed<P> {
             pipe: None,
             stream,
             lines: Lines::default(),
-            prefix: routes.prefix(seat, role),
-            to_console: routes.to_console(seat.local_rank, stream),
+            shown: Shown {
+                lines: routes.to_console(seat.local_rank, stream),
+                bars: !routes.live,
+                prefix: routes.prefix(seat, role),
+            },
             file,
         })
+    }
+
+    /// Whether the stream is kept in a log file.
+    pub(crate) fn has_file(&self) -> bool {
+        self.file.is_some()
     }
 
     /// Reads once; the pipe must be readable or this waits. At the end of the stream the pipe
@@ -214,12 +231,10 @@ impl<P: Read> Feed<P> {
             output.logs.log(file, bytes.to_vec());
         }
         let batch = &mut output.batch[self.stream as usize];
-        let (prefix, to_console) = (self.prefix.as_deref(), self.to_console);
-        self.lines.push(bytes, |line, end| {
+        let (lines, shown) = (&mut self.lines, &self.shown);
+        lines.push(bytes, |line, end| {
             tail.push(line, end);
-            if to_console {
-                show(batch, prefix, line, end);
-            }
+            show(batch, shown, line, end);
         });
     }
 
@@ -227,12 +242,10 @@ impl<P: Read> Feed<P> {
     pub(crate) fn close(&mut self, output: &mut Output, tail: &mut Tail) {
         self.pipe = None;
         let batch = &mut output.batch[self.stream as usize];
-        let (prefix, to_console) = (self.prefix.as_deref(), self.to_console);
-        self.lines.finish(|line, end| {
+        let (lines, shown) = (&mut self.lines, &self.shown);
+        lines.finish(|line, end| {
             tail.push(line, end);
-            if to_console {
-                show(batch, prefix, line, end);
-            }
+            show(batch, shown, line, end);
         });
         if let Some(file) = self.file.take() {
             output.logs.close(file);
@@ -242,10 +255,12 @@ impl<P: Read> Feed<P> {
 
 /// Appends a line. With a prefix each piece is a line of its own; without one, progress bars
 /// and pieces of long lines stay what they are.
-fn show(batch: &mut Vec<u8>, prefix: Option<&[u8]>, line: &[u8], end: End) {
-    if let Some(prefix) = prefix {
-        batch.extend_from_slice(prefix);
+fn show(batch: &mut Vec<u8>, shown: &Shown, line: &[u8], end: End) {
+    if !shown.lines || (end == End::Return && !shown.bars) {
+        return;
     }
+    let prefix = shown.prefix.as_deref();
+    batch.extend_from_slice(prefix.unwrap_or_default());
     batch.extend_from_slice(line);
     match end {
         End::Return if prefix.is_none() => batch.push(b'\r'),

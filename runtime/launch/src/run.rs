@@ -15,7 +15,7 @@ use crate::failure;
 use crate::folder::{self, Folder, State, Status};
 use crate::group::Group;
 use crate::hidden::Guard;
-use crate::nodes::{self, Apart, Finish, Hello, News, Peers, Start};
+use crate::nodes::{self, Apart, Finish, Hello, News, Patience, Peers, Start};
 use crate::output::{Output, Routes};
 use crate::port::HeldPort;
 use crate::program::{self, Program};
@@ -78,6 +78,7 @@ impl<'a> Run<'a> {
         // Orphans of ranks become children of the launcher, which then can end them too.
         let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
         let template = env.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE").map(String::as_str);
+        let live = view::is_live(args.view, env.get("TERM").map(String::as_str));
         let run_id = args.rdzv_id.clone().unwrap_or_else(|| new_run_id(env));
         let seconds = Duration::from_secs_f64;
         Ok(Self {
@@ -85,7 +86,7 @@ impl<'a> Run<'a> {
             grace: seconds(args.shutdown_timeout.map_or_else(|| grace(env), Ok)?),
             stop_limit: args.stop_timeout.map(seconds),
             ending_signals,
-            routes: Routes::new(args, template),
+            routes: Routes::new(args, template, live),
             output: Output::new(),
             signals,
             guard: None,
@@ -94,7 +95,7 @@ impl<'a> Run<'a> {
             folder: None,
             state: first_state(args, run_id),
             state_trouble: false,
-            live: view::is_live(args.view, env.get("TERM").map(String::as_str)),
+            live,
             began: Instant::now(),
             placement,
             args,
@@ -131,6 +132,10 @@ impl<'a> Run<'a> {
         Duration::from_secs_f64(self.args.join_timeout)
     }
 
+    fn node_limit(&self) -> Duration {
+        Duration::from_secs_f64(self.args.node_timeout.max(1.0))
+    }
+
     fn gather(&mut self, hello: &Hello) -> Result<(), Apart> {
         let Some(master) = self.placement.master() else { return Ok(()) };
         let port = HeldPort::take(master.port)?;
@@ -139,13 +144,12 @@ impl<'a> Run<'a> {
             hello.n_launchers - 1,
             port.number()
         ));
-        let limit = self.join_limit();
+        let patience = Patience { join_limit: self.join_limit(), silence_limit: self.node_limit() };
         let (signals, output, endings) =
             (&mut self.signals, &mut self.output, &self.ending_signals);
         let mut pause = |wait| interrupted(signals, endings, wait);
         let mut say = |text: &str| output.say(text);
-        let links = nodes::gather(&port, hello, limit, &mut say, &mut pause)?;
-        self.peers = Peers::Leader { links };
+        self.peers = nodes::gather(&port, hello, &patience, &mut say, &mut pause)?;
         self.port = Some(port);
         Ok(())
     }
@@ -155,8 +159,7 @@ impl<'a> Run<'a> {
         let limit = self.join_limit();
         let (signals, endings) = (&mut self.signals, &self.ending_signals);
         let mut pause = |wait| interrupted(signals, endings, wait);
-        let link = nodes::join(master, hello, limit, &mut pause)?;
-        self.peers = Peers::Follower { link: Box::new(link) };
+        self.peers = nodes::join(master, hello, limit, &mut pause)?;
         Ok(())
     }
 
@@ -302,7 +305,7 @@ impl<'a> Run<'a> {
         });
         let finish = course.signal.map_or(finish, Finish::by_signal);
         if finish.code != 0 {
-            self.output.say(&format!("the run has failed\n{}", finish.why));
+            self.output.say(&finish.why);
         }
         let status = if finish.code == 0 { Status::Succeeded } else { Status::Failed };
         self.change(status, Some(finish.code));

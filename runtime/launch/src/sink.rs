@@ -187,8 +187,8 @@ impl Console {
 
     fn draw(&mut self) {
         if !self.panel.is_empty() {
-            let mut text = self.panel.join("\r\n");
-            text.push_str("\r\n");
+            // Without wrapping a row is a row, whatever the width of its letters.
+            let text = format!("\x1b[?7l{}\r\n\x1b[?7h", self.panel.join("\r\n"));
             self.write(Stream::Err, text.as_bytes());
             self.shown_rows = self.panel.len();
         }

@@ -111,6 +111,7 @@ impl Run<'_> {
             error_file: None,
             message: None,
             last_lines: Vec::new(),
+            logs: None,
             code: trouble.code,
         }
     }
@@ -141,8 +142,7 @@ impl Run<'_> {
         for at in ready_peers {
             turn.news.extend(self.peers.receive(at));
         }
-        let node_limit = Duration::from_secs_f64(self.args.node_timeout.max(1.0));
-        turn.news.extend(self.peers.keep_alive(node_limit));
+        turn.news.extend(self.peers.keep_alive(self.node_limit()));
         for signal in self.signals.take() {
             match signal {
                 SIGCHLD => {
