@@ -39,7 +39,7 @@ pub struct Request {
 }
 
 /// All projects of a request, read and lowered.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Workspace {
     /// By root.
     pub projects: Vec<Loaded>,
@@ -50,7 +50,6 @@ pub struct Workspace {
 }
 
 /// A project with what the driver knows of its files.
-#[derive(Debug)]
 pub struct Loaded {
     pub project: Project,
     /// By file id.

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use rayon::prelude::*;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::analysis::{self, Program};
 use crate::config::Settings;
@@ -82,28 +82,36 @@ fn lint_with<'s>(
         Ok(entries) => entries,
         Err(crash) => return Outcome { findings: Vec::new(), crashes: vec![crash] },
     };
-    let outcomes: Vec<Outcome> =
+    let ran: Vec<(Outcome, FxHashSet<FileId>)> =
         entries.par_iter().map(|&entry| run(&wanted, project, entry)).collect();
     let mut outcome = Outcome::default();
-    for one in outcomes {
+    let mut reached = FxHashSet::default();
+    for (one, files) in ran {
         outcome.findings.extend(one.findings);
         outcome.crashes.extend(one.crashes);
+        reached.extend(files);
     }
     let findings = without_repetitions(outcome.findings);
-    outcome.findings = settle(project, findings, settings);
+    outcome.findings = settle(project, findings, &reached, settings);
     sort(project, &mut outcome.findings);
     outcome
 }
 
-/// Runs one program and all rules over it.
-fn run(rules: &[&Rule], project: &Project, entry: analysis::Entry) -> Outcome {
+/// Runs one program and all rules over it; also tells which files it reaches.
+fn run(rules: &[&Rule], project: &Project, entry: analysis::Entry) -> (Outcome, FxHashSet<FileId>) {
     let doing = || {
         let file = entry.file.map_or("a library", |entry| &project.file(entry).path);
         format!("following the program `{file}`")
     };
     match catch(doing, || Program::new(project, Table::built_in(), entry)) {
-        Ok(program) => check(rules, &program),
-        Err(crash) => Outcome { findings: Vec::new(), crashes: vec![crash] },
+        Ok(program) => {
+            let ids = project.files.iter().map(|file| file.id);
+            (check(rules, &program), ids.filter(|id| program.reaches(*id)).collect())
+        }
+        Err(crash) => {
+            let outcome = Outcome { findings: Vec::new(), crashes: vec![crash] };
+            (outcome, FxHashSet::default())
+        }
     }
 }
 
@@ -153,6 +161,7 @@ fn without_repetitions(findings: Vec<Finding>) -> Vec<Finding> {
 fn settle<'s>(
     project: &Project,
     findings: Vec<Finding>,
+    reached: &FxHashSet<FileId>,
     settings: &(dyn Fn(&SourceFile) -> &'s Settings + Sync),
 ) -> Vec<Finding> {
     let mut by_file: Vec<Vec<Finding>> = vec![Vec::new(); project.files.len()];
@@ -165,8 +174,9 @@ fn settle<'s>(
         let settings = settings(file);
         let level = |rule: &str, level| settings.level(rule, &path, level);
         findings.retain(|finding| level(finding.rule, finding.level).is_some());
-        let mut findings =
-            suppress::apply(file, findings, |rule| level(rule, Level::Error).is_some());
+        let runs = |rule: &str| level(rule, Level::Error).is_some();
+        let is_reached = reached.contains(&file.id);
+        let mut findings = suppress::apply(file, findings, runs, is_reached);
         for finding in &mut findings {
             finding.level = level(finding.rule, finding.level).unwrap_or(finding.level);
         }

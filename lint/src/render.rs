@@ -43,7 +43,7 @@ pub enum Format {
 }
 
 /// A finding in its project.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Item<'w> {
     pub finding: &'w Finding,
     pub loaded: &'w Loaded,

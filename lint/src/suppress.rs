@@ -22,11 +22,13 @@ const UNUSED: &str = "unused-suppression";
 const UNKNOWN: &str = "unknown-suppression";
 
 /// Drops the findings in `file` that its comments suppress and adds what is to be said about
-/// the comments. `runs` tells which rules ran.
+/// the comments. `runs` tells which rules run; in a file that no program reaches (`is_reached`)
+/// none did, and nothing is said about comments that suppress nothing.
 pub fn apply(
     file: &SourceFile,
     findings: Vec<Finding>,
     runs: impl Fn(&str) -> bool,
+    is_reached: bool,
 ) -> Vec<Finding> {
     let directives = directives(file);
     if directives.is_empty() {
@@ -35,10 +37,10 @@ pub fn apply(
     let mut allows = Allows::new(file, &directives);
     let mut kept = allows.filter(findings);
     kept.extend(allows.filter(unknown(file, &directives)));
-    kept.extend({
+    if is_reached {
         let unused = allows.unused(&runs);
-        allows.filter(unused)
-    });
+        kept.extend(allows.filter(unused));
+    }
     kept.retain(|finding| runs(finding.rule));
     kept
 }
@@ -295,7 +297,7 @@ mod tests {
             let site = Site { file: file.id, span: Span::new(at, at + "bad".len()) };
             finding(rule, site, "bad".to_owned())
         };
-        let kept = apply(file, source.match_indices("bad").map(bad).collect(), |_| true);
+        let kept = apply(file, source.match_indices("bad").map(bad).collect(), |_| true, true);
         let lines = Lines::new(&file.text);
         let (bad, told): (Vec<_>, Vec<_>) = kept.iter().partition(|f| f.message == "bad");
         let lines_of = |findings: Vec<&Finding>| {
@@ -382,7 +384,11 @@ mod tests {
     #[test]
     fn rules_that_did_not_run_are_not_judged() {
         let project = project(&[("a.py", "x()  # ddp-lint: allow(unknown-suppression)\n")]);
-        assert_eq!(apply(&project.files[0], Vec::new(), |rule| rule != UNKNOWN), []);
-        assert_eq!(apply(&project.files[0], Vec::new(), |_| true).len(), 1);
+        let n_told = |runs: fn(&str) -> bool, is_reached| {
+            apply(&project.files[0], Vec::new(), runs, is_reached).len()
+        };
+        assert_eq!(n_told(|_| true, true), 1);
+        assert_eq!(n_told(|rule| rule != UNKNOWN, true), 0);
+        assert_eq!(n_told(|_| true, false), 0);
     }
 }

@@ -14,12 +14,22 @@ declare_rule! {
     /// ```python good
     /// step = 1  # a comment about ddp-lint: allow(anything) is no suppression
     /// ```
+    /// ```rust bad
+    /// fn main() {
+    ///     let step = 1; // ddp-lint: allow unguarded-save //~ unknown-suppression
+    /// }
+    /// ```
+    /// ```rust good
+    /// fn main() {
+    ///     let step = 1;
+    /// }
+    /// ```
     pub static RULE = {
         name: "unknown-suppression",
         level: Level::Warning,
         harm: Harm::Noise,
         tier: 1,
-        languages: PYTHON,
+        languages: BOTH,
         fix: FixKind::No,
         check,
     };

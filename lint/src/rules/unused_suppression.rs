@@ -18,12 +18,23 @@ declare_rule! {
     /// ```python fixed
     /// step = 1
     /// ```
+    /// ```rust bad
+    /// fn main() {
+    ///     // ddp-lint: allow(unknown-suppression) -- here is nothing //~ unused-suppression
+    ///     let step = 1;
+    /// }
+    /// ```
+    /// ```rust fixed
+    /// fn main() {
+    ///     let step = 1;
+    /// }
+    /// ```
     pub static RULE = {
         name: "unused-suppression",
         level: Level::Warning,
         harm: Harm::Noise,
         tier: 1,
-        languages: PYTHON,
+        languages: BOTH,
         fix: FixKind::Safe,
         check,
     };
