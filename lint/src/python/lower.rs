@@ -4,17 +4,27 @@
 //! a bare string (a docstring) is a `Pass`, `type X = ..` assigns, `except*` is `except`.
 
 mod expr;
+mod map;
 mod pattern;
+mod recover;
+#[cfg(test)]
+mod recover_tests;
+mod scan;
 mod shape;
 mod stmt;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tree_tests;
 
-use ruff_python_ast::{self as ast, token::TokenKind};
-use ruff_python_parser::{Mode, ParseOptions, Parsed, parse_unchecked};
+use ruff_python_ast as ast;
+use ruff_python_ast::token::{Token, TokenKind};
+use ruff_python_parser::Parsed;
 use ruff_text_size::{Ranged, TextRange};
 
-use super::errors;
+use map::Map;
+use recover::{ASYNC_STAND_IN, Piece};
+
 use crate::model::{
     Class, ClassIndex, Comment, Expr, ExprKind, Function, FunctionIndex, Language, Module, Name,
     ParseError, Span, Stmt,
@@ -47,13 +57,15 @@ fn lower_here(text: &str) -> Module {
         lowering.errors.push(ParseError { span: Span::default(), message });
         return lowering.finish(Vec::new());
     }
-    let parsed = parse_unchecked(text, ParseOptions::from(Mode::Module))
-        .try_into_module()
-        .expect("module mode gives a module");
-    lowering.errors = errors::report(text, parsed.errors());
-    lowering.comments(&parsed);
-    let body = lowering.body(&parsed.syntax().body);
+    let parsed = recover::parse(text);
+    if parsed.errors().is_empty() {
+        let body = lowering.piece(Piece { parsed, map: Map::default() });
+        return lowering.finish(body);
+    }
     drop_deep(parsed);
+    let (pieces, errors) = recover::recover(text);
+    lowering.errors = errors;
+    let body = pieces.into_iter().flat_map(|piece| lowering.piece(piece)).collect();
     lowering.finish(body)
 }
 
@@ -71,6 +83,7 @@ fn drop_deep(parsed: Parsed<ast::ModModule>) {
 
 struct Lowering<'a> {
     text: &'a str,
+    map: Map,
     functions: Vec<Function>,
     classes: Vec<Class>,
     comments: Vec<Comment>,
@@ -87,6 +100,7 @@ impl<'a> Lowering<'a> {
     fn new(text: &'a str) -> Self {
         Self {
             text,
+            map: Map::default(),
             functions: Vec::new(),
             classes: Vec::new(),
             comments: Vec::new(),
@@ -111,27 +125,40 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    fn comments(&mut self, parsed: &Parsed<ast::ModModule>) {
-        for token in parsed.tokens().iter().filter(|t| t.kind() == TokenKind::Comment) {
-            let start = token.start().to_usize();
-            let text = self.text[token.range()].trim_start_matches('#').trim();
+    /// Lowers what was parsed together.
+    fn piece(&mut self, piece: Piece) -> Vec<Stmt> {
+        self.map = piece.map;
+        self.comments(piece.parsed.tokens());
+        let body = self.body(&piece.parsed.syntax().body);
+        drop_deep(piece.parsed);
+        body
+    }
+
+    fn comments(&mut self, tokens: &[Token]) {
+        for token in tokens.iter().filter(|token| token.kind() == TokenKind::Comment) {
+            let span = self.span(token.range());
+            let start = span.start as usize;
             let line = self.text[..start].rfind(['\n', '\r']).map_or(0, |end| end + 1);
             let before = self.text[line..start].trim_start_matches('\u{feff}');
             self.comments.push(Comment {
-                span: span(token.range()),
-                text: text.into(),
+                span,
+                text: self.text[span.range()].trim_start_matches('#').trim().into(),
                 own_line: before.chars().all(char::is_whitespace),
             });
         }
     }
-}
 
-fn span(range: TextRange) -> Span {
-    Span { start: range.start().to_u32(), end: range.end().to_u32() }
-}
+    fn span(&self, range: TextRange) -> Span {
+        self.map.span(range)
+    }
 
-fn name(identifier: &ast::Identifier) -> Name {
-    Name::new(identifier.as_str())
+    fn name(&self, identifier: &ast::Identifier) -> Name {
+        self.id(identifier.as_str())
+    }
+
+    fn id(&self, id: &str) -> Name {
+        Name::new(if self.map.is_patched() && id == ASYNC_STAND_IN { "async" } else { id })
+    }
 }
 
 fn opaque(span: Span) -> Expr {

@@ -5,7 +5,7 @@ use ruff_python_ast::{
 };
 use ruff_text_size::Ranged;
 
-use super::{DEPTH_MAX, Lowering, STRING_BYTES_MAX, name, opaque, span};
+use super::{DEPTH_MAX, Lowering, STRING_BYTES_MAX, opaque};
 use crate::model::{
     Argument, BinaryOp, BoolOp, Clause, CollectionKind, CompareOp, Expr, ExprKind, FormatPiece,
     Function, Literal, Name, Span, Spread, Stmt, StmtKind, UnaryOp,
@@ -13,14 +13,14 @@ use crate::model::{
 
 impl Lowering<'_> {
     pub(super) fn expr(&mut self, node: &Node) -> Expr {
-        let at = span(node.range());
+        let at = self.span(node.range());
         if self.depth >= DEPTH_MAX {
             return opaque(at);
         }
         self.depth += 1;
         let kind = match node {
             Node::Name(node) if node.id.is_empty() => ExprKind::Opaque(Vec::new()),
-            Node::Name(node) => ExprKind::Name(Name::new(&node.id)),
+            Node::Name(node) => ExprKind::Name(self.id(&node.id)),
             Node::Attribute(node) => self.attribute(node),
             Node::Call(node) => self.call(node),
             Node::Subscript(node) => {
@@ -90,11 +90,13 @@ impl Lowering<'_> {
             Node::YieldFrom(node) => {
                 self.mark_generator();
                 // From the `from`, so that the value keeps a place of its own.
-                let start = node.start().to_usize() + "yield".len();
-                let gap = &self.text[start..node.value.start().to_usize()];
-                let start = start + gap.find("from").unwrap_or(0);
-                let starred = ExprKind::Starred(self.boxed(&node.value));
-                let starred = Expr::new(Span::new(start, node.end().to_usize()), starred);
+                let Span { start, end } = self.span(node.range);
+                let value = self.boxed(&node.value);
+                let gap = start as usize + "yield".len()..value.span.start as usize;
+                let from = self.text.get(gap.clone()).and_then(|gap| gap.find("from"));
+                let start = from.map_or(value.span.start as usize, |from| gap.start + from);
+                let starred = ExprKind::Starred(value);
+                let starred = Expr::new(Span::new(start, end), starred);
                 ExprKind::Yield(Some(Box::new(starred)))
             }
             Node::Starred(node) => ExprKind::Starred(self.boxed(&node.value)),
@@ -135,8 +137,8 @@ impl Lowering<'_> {
         }
         ExprKind::Attribute {
             value: self.boxed(&node.value),
-            name: name(&node.attr),
-            name_span: span(node.attr.range),
+            name: self.name(&node.attr),
+            name_span: self.span(node.attr.range),
         }
     }
 
@@ -148,12 +150,12 @@ impl Lowering<'_> {
                 ast::ArgOrKeyword::Arg(Node::Starred(node)) => (None, &*node.value, Spread::Items),
                 ast::ArgOrKeyword::Arg(node) => (None, node, Spread::No),
                 ast::ArgOrKeyword::Keyword(node) => match &node.arg {
-                    Some(arg) => (Some(name(arg)), &node.value, Spread::No),
+                    Some(arg) => (Some(self.name(arg)), &node.value, Spread::No),
                     None => (None, &node.value, Spread::Keywords),
                 },
             };
             let value = self.expr(value);
-            arguments.push(Argument { name, value, spread, span: span(argument.range()) });
+            arguments.push(Argument { name, value, spread, span: self.span(argument.range()) });
         }
         ExprKind::Call { callee, arguments }
     }
@@ -252,12 +254,12 @@ impl Lowering<'_> {
     }
 
     fn lambda(&mut self, node: &ast::ExprLambda) -> ExprKind {
-        let start = node.start().to_usize();
+        let Span { start, end } = self.span(node.range);
         let parameters = node.parameters.as_deref().map(|p| self.parameters(p));
         let index = self.open_function(Function {
             name: Name::new("<lambda>"),
-            name_span: Span::new(start, start + "lambda".len()),
-            span: span(node.range),
+            name_span: Span { start, end: end.min(start + "lambda".len() as u32) },
+            span: Span { start, end },
             parameters: parameters.unwrap_or_default(),
             body: Vec::new(),
             decorators: Vec::new(),
@@ -270,7 +272,7 @@ impl Lowering<'_> {
             lowering.depth += 1;
             let kind = StmtKind::Return(Some(lowering.expr(&node.body)));
             lowering.depth -= 1;
-            vec![Stmt { span: span(node.body.range()), kind }]
+            vec![Stmt { span: lowering.span(node.body.range()), kind }]
         });
         ExprKind::Lambda(index)
     }

@@ -3,12 +3,12 @@
 use ruff_python_ast::{self as ast, Pattern as Node, Singleton};
 use ruff_text_size::Ranged;
 
-use super::{DEPTH_MAX, Lowering, name, opaque, span};
+use super::{DEPTH_MAX, Lowering, opaque};
 use crate::model::{BoolOp, Expr, ExprKind, Literal, Name, Span};
 
 impl Lowering<'_> {
     pub(super) fn pattern(&mut self, node: &Node) -> Expr {
-        let at = span(node.range());
+        let at = self.span(node.range());
         if self.depth >= DEPTH_MAX {
             return opaque(at);
         }
@@ -24,12 +24,14 @@ impl Lowering<'_> {
                 ExprKind::Bool { op: BoolOp::Or, values: self.patterns(&node.patterns) }
             }
             Node::MatchAs(node) => self.capture(node),
-            Node::MatchStar(node) => ExprKind::Starred(Box::new(binding(node.name.as_ref(), at))),
+            Node::MatchStar(node) => {
+                ExprKind::Starred(Box::new(self.binding(node.name.as_ref(), at)))
+            }
             Node::MatchSequence(node) => ExprKind::Opaque(self.patterns(&node.patterns)),
             Node::MatchMapping(node) => {
                 let mut parts = self.exprs(&node.keys);
                 parts.extend(node.patterns.iter().map(|pattern| self.pattern(pattern)));
-                parts.extend(node.rest.as_ref().map(|rest| binding(Some(rest), at)));
+                parts.extend(node.rest.as_ref().map(|rest| self.binding(Some(rest), at)));
                 ExprKind::Opaque(parts)
             }
             Node::MatchClass(node) => {
@@ -49,22 +51,22 @@ impl Lowering<'_> {
     }
 
     fn capture(&mut self, node: &ast::PatternMatchAs) -> ExprKind {
-        let at = span(node.range);
+        let at = self.span(node.range);
         match &node.pattern {
-            None => binding(node.name.as_ref(), at).kind,
+            None => self.binding(node.name.as_ref(), at).kind,
             Some(pattern) => {
                 let mut parts = vec![self.pattern(pattern)];
-                parts.extend(node.name.as_ref().map(|name| binding(Some(name), at)));
+                parts.extend(node.name.as_ref().map(|name| self.binding(Some(name), at)));
                 ExprKind::Opaque(parts)
             }
         }
     }
-}
 
-/// The name that a pattern binds; `_` binds none.
-fn binding(identifier: Option<&ast::Identifier>, at: Span) -> Expr {
-    match identifier {
-        Some(identifier) => Expr::new(span(identifier.range), ExprKind::Name(name(identifier))),
-        None => Expr::new(at, ExprKind::Name(Name::new("_"))),
+    /// The name that a pattern binds; `_` binds none.
+    fn binding(&self, identifier: Option<&ast::Identifier>, at: Span) -> Expr {
+        match identifier {
+            Some(id) => Expr::new(self.span(id.range), ExprKind::Name(self.name(id))),
+            None => Expr::new(at, ExprKind::Name(Name::new("_"))),
+        }
     }
 }

@@ -3,7 +3,7 @@
 use ruff_python_ast::{self as ast, ExceptHandler, Stmt as Node};
 use ruff_text_size::{Ranged, TextRange};
 
-use super::{DEPTH_MAX, ELIF_MAX, Lowering, name, span};
+use super::{DEPTH_MAX, ELIF_MAX, Lowering};
 use crate::model::{
     Arm, Class, ClassIndex, ClassKind, Expr, ExprKind, Field, Function, FunctionIndex, Handler,
     Import, Imported, Literal, LoopHeader, Name, Parameter, ParameterKind, Span, Stmt, StmtKind,
@@ -26,8 +26,8 @@ impl Lowering<'_> {
 
     fn stmt(&mut self, node: &Node, body: &mut Vec<Stmt>) {
         let kind = match node {
-            Node::Import(node) => return import(node, body),
-            Node::ImportFrom(node) => return import_from(node, body),
+            Node::Import(node) => return self.import(node, body),
+            Node::ImportFrom(node) => return self.import_from(node, body),
             Node::FunctionDef(node) => StmtKind::Function(self.function(node)),
             Node::ClassDef(node) => StmtKind::Class(self.class(node)),
             Node::If(node) => self.if_stmt(node),
@@ -38,7 +38,7 @@ impl Lowering<'_> {
             Node::Try(node) => self.try_stmt(node),
             _ => self.simple(node),
         };
-        body.push(Stmt { span: span(node.range()), kind });
+        body.push(Stmt { span: self.span(node.range()), kind });
     }
 
     fn simple(&mut self, node: &Node) -> StmtKind {
@@ -72,8 +72,12 @@ impl Lowering<'_> {
                 message: self.optional(node.msg.as_deref()),
             },
             Node::Delete(node) => StmtKind::Delete(self.exprs(&node.targets)),
-            Node::Global(node) => StmtKind::Outer(node.names.iter().map(name).collect()),
-            Node::Nonlocal(node) => StmtKind::Outer(node.names.iter().map(name).collect()),
+            Node::Global(node) => {
+                StmtKind::Outer(node.names.iter().map(|name| self.name(name)).collect())
+            }
+            Node::Nonlocal(node) => {
+                StmtKind::Outer(node.names.iter().map(|name| self.name(name)).collect())
+            }
             Node::Break(_) => StmtKind::Break,
             Node::Continue(_) => StmtKind::Continue,
             _ => StmtKind::Pass,
@@ -102,7 +106,7 @@ impl Lowering<'_> {
             otherwise = match test {
                 None => body,
                 Some(test) => {
-                    let span = span(TextRange::new(start, node.end()));
+                    let span = self.span(TextRange::new(start, node.end()));
                     vec![Stmt { span, kind: StmtKind::If { test, body, otherwise } }]
                 }
             };
@@ -121,7 +125,7 @@ impl Lowering<'_> {
             let at = Span::new(range.start().to_u32(), range.start().to_u32());
             let end = body.last().map_or(range.end(), Ranged::end);
             Arm {
-                span: span(TextRange::new(range.start(), end)),
+                span: self.span(TextRange::new(range.start(), end)),
                 pattern: Expr::new(at, ExprKind::Name(Name::new("_"))),
                 guard: self.optional(test),
                 body: self.body(body),
@@ -163,7 +167,7 @@ impl Lowering<'_> {
     fn match_stmt(&mut self, node: &ast::StmtMatch) -> StmtKind {
         let subject = self.expr(&node.subject);
         let arms = node.cases.iter().map(|case| Arm {
-            span: span(case.range),
+            span: self.span(case.range),
             pattern: self.pattern(&case.pattern),
             guard: self.optional(case.guard.as_deref()),
             body: self.body(&case.body),
@@ -174,9 +178,9 @@ impl Lowering<'_> {
     fn try_stmt(&mut self, node: &ast::StmtTry) -> StmtKind {
         let body = self.body(&node.body);
         let handlers = node.handlers.iter().map(|ExceptHandler::ExceptHandler(handler)| Handler {
-            span: span(handler.range),
+            span: self.span(handler.range),
             types: self.optional(handler.type_.as_deref()),
-            name: handler.name.as_ref().map(name),
+            name: handler.name.as_ref().map(|name| self.name(name)),
             body: self.body(&handler.body),
         });
         StmtKind::Try {
@@ -187,11 +191,40 @@ impl Lowering<'_> {
         }
     }
 
+    fn import(&self, node: &ast::StmtImport, body: &mut Vec<Stmt>) {
+        for alias in node.names.iter().filter(|alias| alias.name.is_valid()) {
+            let module = self.name(&alias.name);
+            let binding = match &alias.asname {
+                Some(asname) => self.name(asname),
+                None => Name::new(module.split_once('.').map_or(&*module, |(head, _)| head)),
+            };
+            let import = Import { module, level: 0, what: Imported::Module, binding };
+            body.push(Stmt { span: self.span(node.range), kind: StmtKind::Import(import) });
+        }
+    }
+
+    fn import_from(&self, node: &ast::StmtImportFrom, body: &mut Vec<Stmt>) {
+        let module = node.module.as_ref().map_or_else(|| Name::new(""), |name| self.name(name));
+        for alias in node.names.iter().filter(|alias| alias.name.is_valid()) {
+            let member = self.name(&alias.name);
+            let (what, binding) = if member == "*" {
+                (Imported::All, Name::new(""))
+            } else {
+                (
+                    Imported::Member(member),
+                    alias.asname.as_ref().map_or(member, |name| self.name(name)),
+                )
+            };
+            let import = Import { module, level: node.level, what, binding };
+            body.push(Stmt { span: self.span(node.range), kind: StmtKind::Import(import) });
+        }
+    }
+
     fn function(&mut self, node: &ast::StmtFunctionDef) -> FunctionIndex {
         let function = Function {
-            name: name(&node.name),
-            name_span: span(node.name.range),
-            span: span(node.range),
+            name: self.name(&node.name),
+            name_span: self.span(node.name.range),
+            span: self.span(node.range),
             decorators: node.decorator_list.iter().map(|d| self.expr(&d.expression)).collect(),
             parameters: self.parameters(&node.parameters),
             returns: self.optional(node.returns.as_deref()),
@@ -245,9 +278,9 @@ impl Lowering<'_> {
 
     fn parameter(&mut self, node: &ast::ParameterWithDefault, kind: ParameterKind) -> Parameter {
         Parameter {
-            name: name(&node.parameter.name),
+            name: self.name(&node.parameter.name),
             pattern: None,
-            span: span(node.range),
+            span: self.span(node.range),
             annotation: self.optional(node.parameter.annotation.as_deref()),
             default: self.optional(node.default.as_deref()),
             kind,
@@ -256,9 +289,9 @@ impl Lowering<'_> {
 
     fn collecting(&mut self, node: &ast::Parameter, kind: ParameterKind) -> Parameter {
         Parameter {
-            name: name(&node.name),
+            name: self.name(&node.name),
             pattern: None,
-            span: span(node.range),
+            span: self.span(node.range),
             annotation: self.optional(node.annotation.as_deref()),
             default: None,
             kind,
@@ -267,9 +300,9 @@ impl Lowering<'_> {
 
     fn class(&mut self, node: &ast::StmtClassDef) -> ClassIndex {
         let class = Class {
-            name: name(&node.name),
-            name_span: span(node.name.range),
-            span: span(node.range),
+            name: self.name(&node.name),
+            name_span: self.span(node.name.range),
+            span: self.span(node.range),
             bases: self.exprs(node.bases()),
             decorators: node.decorator_list.iter().map(|d| self.expr(&d.expression)).collect(),
             fields: node.body.iter().filter_map(|stmt| self.field(stmt)).collect(),
@@ -291,37 +324,11 @@ impl Lowering<'_> {
         let node = node.as_ann_assign_stmt()?;
         Some(Field {
             name: Name::new(&node.target.as_name_expr()?.id),
-            span: span(node.range),
+            span: self.span(node.range),
             annotation: Some(self.expr(&node.annotation)),
             default: self.optional(node.value.as_deref()),
             decorators: Vec::new(),
         })
-    }
-}
-
-fn import(node: &ast::StmtImport, body: &mut Vec<Stmt>) {
-    for alias in node.names.iter().filter(|alias| alias.name.is_valid()) {
-        let module = name(&alias.name);
-        let binding = match &alias.asname {
-            Some(asname) => name(asname),
-            None => Name::new(module.split_once('.').map_or(&*module, |(head, _)| head)),
-        };
-        let import = Import { module, level: 0, what: Imported::Module, binding };
-        body.push(Stmt { span: span(node.range), kind: StmtKind::Import(import) });
-    }
-}
-
-fn import_from(node: &ast::StmtImportFrom, body: &mut Vec<Stmt>) {
-    let module = node.module.as_ref().map_or_else(|| Name::new(""), name);
-    for alias in node.names.iter().filter(|alias| alias.name.is_valid()) {
-        let member = name(&alias.name);
-        let (what, binding) = if member == "*" {
-            (Imported::All, Name::new(""))
-        } else {
-            (Imported::Member(member), alias.asname.as_ref().map_or(member, name))
-        };
-        let import = Import { module, level: node.level, what, binding };
-        body.push(Stmt { span: span(node.range), kind: StmtKind::Import(import) });
     }
 }
 

@@ -19,7 +19,7 @@ fn check_expr(pairs: &[(&str, &str)]) {
 }
 
 /// Nodes lie within their parents and on character boundaries. Returns the deepest nesting.
-fn check_spans(source: &str, module: &Module) -> usize {
+pub(super) fn check_spans(source: &str, module: &Module) -> usize {
     Walk::all(module, Span::new(0, source.len()), |parent, at, what| {
         assert!(parent.contains(at), "{what} {at:?} leaves {parent:?} in\n{source}");
         assert!(source.get(at.range()).is_some(), "{what} {at:?} cuts a character in\n{source}");
@@ -209,10 +209,6 @@ try:
     a
 except* B:
     b
-with a as b, c() as (d, e), f:
-    pass
-with (open(x) as y, z):
-    pass
 ",
         "
 if a:
@@ -244,11 +240,15 @@ try:
   a
 except B:
   b
-with a as b, c() as Tuple[d, e], f:
-  pass
-with open(x) as y, z:
-  pass
 ",
+    );
+}
+
+#[test]
+fn with_statements() {
+    check(
+        "with a as b, c() as (d, e), f:\n    pass\nasync with (open(x) as y, z):\n    pass\n",
+        "with a as b, c() as Tuple[d, e], f:\n  pass\nwith open(x) as y, z:\n  pass",
     );
 }
 
