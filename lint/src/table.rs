@@ -54,6 +54,8 @@ pub enum Role {
     LocalRank,
     NodeRank,
     WorldSize,
+    /// Gives the pair of rank and world size (`get_dist_info`).
+    RankAndWorldSize,
     LocalWorldSize,
     DeviceCount,
     /// "Is it distributed at all": `is_initialized()`, `is_available()`.
@@ -185,6 +187,8 @@ pub enum Flag {
     /// Sets what its first parameter (without one: the method) is called on the receiver, and
     /// gives the receiver back.
     Builder,
+    /// Gives back a tuple with (what it makes of) each positional argument; of one, that one.
+    EachArgument,
     /// Spawn: the function gets the rank of its process before its own arguments.
     RankFirst,
     /// Collective: the result is a new value, not written into its tensor argument.
