@@ -2,8 +2,9 @@
 
 use std::env;
 use std::ffi::OsStr;
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, ExitStatus, Stdio};
 
 use anyhow::{Context, Result, bail};
 
@@ -38,6 +39,21 @@ pub(crate) fn succeed(command: &mut Command) -> Result<()> {
         bail!("`{shown}` failed ({status})");
     }
     Ok(())
+}
+
+/// Runs a command to its end, passing on what it prints line by line and showing each to `see`.
+pub(crate) fn relay(command: &mut Command, mut see: impl FnMut(&str)) -> Result<ExitStatus> {
+    let shown = show(command);
+    let start = command.stdout(Stdio::piped()).spawn();
+    let mut child = start.with_context(|| format!("cannot start `{shown}`"))?;
+    let output = child.stdout.take().context("what it prints cannot be read")?;
+    for line in BufReader::new(output).split(b'\n') {
+        let line = line.with_context(|| format!("cannot read what `{shown}` prints"))?;
+        let line = String::from_utf8_lossy(&line);
+        println!("{line}");
+        see(&line);
+    }
+    child.wait().with_context(|| format!("cannot wait for `{shown}`"))
 }
 
 /// A command as one would type it.

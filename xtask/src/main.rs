@@ -5,6 +5,7 @@
 
 mod bench;
 mod cargo;
+mod demo;
 mod setup;
 mod test;
 mod workspace;
@@ -27,6 +28,8 @@ struct Arguments {
 enum Command {
     /// Find libtorch, or fetch it once, and link it as `.libtorch`.
     Setup,
+    /// See it all at work: findings in real programs, and a training that two ranks share.
+    Demo,
     /// Test everything; the last line counts the tests.
     Test,
     /// Measure the linter: `score`, `lint`; by default both.
@@ -53,6 +56,7 @@ fn run(command: Command) -> Result<ExitCode> {
             setup::run(&workspace)?;
             Ok(ExitCode::SUCCESS)
         }
+        Command::Demo => demo::run(&workspace),
         Command::Test => test::run(&workspace),
         Command::Bench { bench } => bench::run(&workspace, bench),
     }

@@ -1,11 +1,10 @@
 //! `cargo x test`: everything that can be tested, then one line that counts.
 
-use std::io::{BufRead, BufReader};
-use std::process::{ExitCode, Stdio};
+use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
-use crate::cargo::{cargo, show};
+use crate::cargo::{cargo, relay, show};
 use crate::setup;
 use crate::workspace::Workspace;
 
@@ -41,21 +40,15 @@ impl Count {
 /// Runs one `cargo test`, passing on what it prints.
 fn test(workspace: &Workspace, selection: &[&str]) -> Result<Count> {
     let mut command = cargo(workspace);
-    command.args(["test", "--no-fail-fast"]).args(selection).stdout(Stdio::piped());
+    command.args(["test", "--no-fail-fast"]).args(selection);
     let shown = show(&command);
     eprintln!("{shown}");
-    let mut child = command.spawn().with_context(|| format!("cannot start `{shown}`"))?;
     let mut count = Count::default();
-    let output = child.stdout.take().context("the output of cargo is not readable")?;
-    for line in BufReader::new(output).split(b'\n') {
-        let line =
-            String::from_utf8_lossy(&line.context("cannot read what cargo prints")?).into_owned();
-        println!("{line}");
-        if let Some(result) = parse_result(&line) {
+    let status = relay(&mut command, |line| {
+        if let Some(result) = parse_result(line) {
             count.add(&result);
         }
-    }
-    let status = child.wait().with_context(|| format!("cannot wait for `{shown}`"))?;
+    })?;
     if !status.success() && count.failed == 0 {
         eprintln!("error: `{shown}` ended with {status}: something did not build, or a test died");
         count.failed = 1;
