@@ -529,4 +529,102 @@ mod tests {
         assert_eq!(table.get_str(name).map(|row| row.role), Some(Role::StateDict));
         assert!(table.get_str("torch.nn.parallel.state_dict").is_none());
     }
+
+    /// The built-in tables' keys as they stand in the files, in order, with their sections.
+    fn written_keys() -> Vec<(&'static str, &'static str, &'static str)> {
+        let mut keys = Vec::new();
+        for (file, text) in BUILT_IN {
+            let mut section = "";
+            for line in text.lines() {
+                if line.starts_with("# ---") {
+                    section = line;
+                } else if let Some((key, _)) =
+                    line.strip_prefix('"').and_then(|l| l.split_once('"'))
+                {
+                    keys.push((*file, section, key));
+                }
+            }
+        }
+        keys
+    }
+
+    #[test]
+    fn no_name_has_two_rows() {
+        let mut seen: FxHashMap<String, &str> = FxHashMap::default();
+        for (file, _, key) in written_keys() {
+            for name in alternatives(key) {
+                let good = name.split('.').all(|part| !part.is_empty() && !part.contains(' '));
+                assert!(
+                    good && !name.contains(['{', '}']),
+                    "{file}: `{name}` of `{key}` is no name"
+                );
+                if let Some(other) = seen.insert(name.clone(), file) {
+                    panic!("`{name}` has a row in {other} and another in {file}");
+                }
+            }
+        }
+        assert_eq!(seen.len(), Table::built_in().rows().count());
+    }
+
+    #[test]
+    fn tables_are_sorted_within_their_sections_and_fit_the_screen() {
+        let order = |key: &str| key.replace('{', "").to_lowercase();
+        for pair in written_keys().windows(2) {
+            let [(file, section, a), (_, next, b)] = pair else { unreachable!() };
+            let sorted = section != next || order(a) <= order(b);
+            assert!(sorted, "{file}: `{b}` comes after `{a}` in {section}");
+        }
+        for (file, text) in BUILT_IN {
+            let long = text.lines().find(|line| line.chars().count() > 100);
+            assert_eq!(long, None, "{file} has a line of more than 100 columns");
+        }
+    }
+
+    #[test]
+    fn types_and_bases_of_rows_are_classes_with_rows() {
+        let table = Table::built_in();
+        for row in table.rows() {
+            let name = row.name.unwrap();
+            let returned = row.returns.filter(|r| *r != "self");
+            for class in returned.iter().chain(&row.bases) {
+                let known = table.get(*class).is_some_and(Row::is_class);
+                assert!(known, "{name} names `{class}`, which is no class of the tables");
+            }
+            assert!(row.bases.is_empty() || row.is_class(), "{name} has bases but is no class");
+        }
+    }
+
+    #[test]
+    fn rows_name_parameters_that_they_have() {
+        for row in Table::built_in().rows() {
+            let name = row.name.unwrap();
+            let role_of = [("input", row.input), ("output", row.output), ("path", row.path)];
+            for (field, parameter) in role_of {
+                let Some(parameter) = parameter else { continue };
+                let has = row.params.contains(&parameter) || field == "path" && parameter == "self";
+                assert!(has, "{name}: {field} `{parameter}` is none of its parameters");
+            }
+            for (i, parameter) in row.params.iter().enumerate() {
+                assert!(!row.params[..i].contains(parameter), "{name} has `{parameter}` twice");
+            }
+            let talks = row.role == Role::Collective || row.has(Flag::Hidden);
+            assert!(talks || row.input.is_none() && row.output.is_none(), "{name} sends nothing");
+            let both = row.has(Flag::OutOfPlace) && row.output.is_some();
+            assert!(!both, "{name}: a result is either returned or written into an argument");
+        }
+    }
+
+    #[test]
+    fn wrappers_and_layers_are_modules() {
+        let table = Table::built_in();
+        let modules = ["torch.nn.Module", "tch.nn.ModuleT"].map(Name::new);
+        let wanted = [Role::WrapDdp, Role::WrapDp, Role::Layer, Role::Loss, Role::Sequential];
+        let parts = table.rows().filter(|row| row.is_class() && wanted.contains(&row.role));
+        for row in parts {
+            let name = row.name.unwrap();
+            let is_module = modules.iter().any(|&module| table.is_a(name, module));
+            let is_recurrent = table.is_a(name, Name::new("tch.nn.RNN"));
+            assert!(is_module || is_recurrent, "{name} does not derive from a module");
+        }
+    }
 }
