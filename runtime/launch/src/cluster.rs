@@ -135,17 +135,19 @@ fn by_flags(args: &Args, env: &Env) -> Result<Placement, Trouble> {
             n_nodes - 1
         )));
     }
-    let master = explicit_master(args, env, 29500)?.ok_or_else(|| {
+    let (addr, port) = told_master(args, env, 29500)?;
+    let addr = addr.ok_or_else(|| {
         Trouble::usage(format!(
             "--nnodes {n_nodes} needs --master-addr: the name or address of node 0 as the other \
              nodes reach it"
         ))
     })?;
+    let master = Master { addr, port };
     Ok(Placement::Node { node_rank, n_nodes, n_local: n_local(args, env)?, master })
 }
 
-/// The address that flags or `MASTER_ADDR` give, with a port for several launchers.
-fn explicit_master(args: &Args, env: &Env, port: u16) -> Result<Option<Master>, Trouble> {
+/// The address that flags or `MASTER_ADDR` give, if any, and the port, which all launchers know.
+fn told_master(args: &Args, env: &Env, port: u16) -> Result<(Option<String>, u16), Trouble> {
     let variable = number(env, "MASTER_PORT")?;
     let wrong_port =
         |port: usize| Trouble::usage(format!("MASTER_PORT is {port}: expected a port, 1 to 65535"));
@@ -163,7 +165,7 @@ fn explicit_master(args: &Args, env: &Env, port: u16) -> Result<Option<Master>, 
              it; give all nodes the same number",
         ));
     }
-    Ok(addr.map(|addr| Master { addr, port }))
+    Ok((addr, port))
 }
 
 /// `host:port`, `host`, `[::1]:port`.
@@ -243,15 +245,14 @@ fn slurm_master(args: &Args, env: &Env, n_nodes: usize) -> Result<Master, Troubl
     let job = number(env, "SLURM_JOB_ID")?.unwrap_or(0);
     let step = number(env, "SLURM_STEP_ID").ok().flatten().unwrap_or(0);
     let port = agreed_port(job.wrapping_add(step.wrapping_mul(1000)) as u64);
-    if let Some(master) = explicit_master(args, env, port)? {
-        return Ok(master);
-    }
-    let port = args.master_port.unwrap_or(port);
-    if n_nodes == 1 {
-        return Ok(Master { addr: "127.0.0.1".into(), port });
-    }
+    let (addr, port) = told_master(args, env, port)?;
     let lists = ["SLURM_STEP_NODELIST", "SLURM_NODELIST", "SLURM_JOB_NODELIST"];
-    let addr = lists.iter().find_map(|key| hostlist::first_host(env.get(*key)?));
+    let first_host = || lists.iter().find_map(|key| hostlist::first_host(env.get(*key)?));
+    let addr = match addr {
+        Some(addr) => Some(addr),
+        None if n_nodes == 1 => Some("127.0.0.1".to_owned()),
+        None => first_host(),
+    };
     addr.map(|addr| Master { addr, port }).ok_or_else(|| {
         Trouble::usage(
             "SLURM_STEP_NODELIST names no node, so it is unknown where rank 0 is: give \
@@ -275,19 +276,15 @@ fn open_mpi(args: &Args, env: &Env) -> Result<Placement, Trouble> {
         name.bytes().fold(7_u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()))
     });
     let port = if name.is_some() { agreed_port(mixed) } else { 29500 };
-    let one_node = local_world_size == world_size;
-    let master = match explicit_master(args, env, port)? {
-        Some(master) => master,
-        None if one_node => {
-            Master { addr: "127.0.0.1".into(), port: args.master_port.unwrap_or(port) }
-        }
-        None => {
-            return Err(Trouble::usage(
-                "Open MPI does not say where rank 0 is: start with mpirun -x MASTER_ADDR=HOST \
-                 (the host of rank 0), or give --master-addr",
-            ));
-        }
-    };
+    let (addr, port) = told_master(args, env, port)?;
+    let here = (local_world_size == world_size).then(|| "127.0.0.1".to_owned());
+    let addr = addr.or(here).ok_or_else(|| {
+        Trouble::usage(
+            "Open MPI does not say where rank 0 is: start with mpirun -x MASTER_ADDR=HOST (the \
+             host of rank 0), or give --master-addr",
+        )
+    })?;
+    let master = Master { addr, port };
     if local_world_size == 1 {
         let n_local = n_local(args, env)?;
         return Ok(Placement::Node { node_rank: rank, n_nodes: world_size, n_local, master });
@@ -309,8 +306,8 @@ fn pods(args: &Args, env: &Env) -> Result<Placement, Trouble> {
             "RANK is {node_rank} and WORLD_SIZE is {n_nodes}: expected a rank below the world size"
         )));
     }
-    let master = explicit_master(args, env, 29500)?
-        .ok_or_else(|| Trouble::usage("MASTER_ADDR is empty: expected the address of rank 0"))?;
+    let (addr, port) = told_master(args, env, 29500)?;
+    let master = Master { addr: addr.unwrap_or_default(), port };
     Ok(Placement::Node { node_rank, n_nodes, n_local: n_local(args, env)?, master })
 }
 

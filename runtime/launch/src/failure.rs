@@ -157,8 +157,8 @@ pub(crate) fn report(failures: &[Failure], world_size: usize, attempt: &str) -> 
         let _ = writeln!(text, "{hint}");
     }
     if let Some(message) = &root.message {
-        let file = root.error_file.as_deref().unwrap_or("its error file");
-        let _ = writeln!(text, "error ({file}):\n{}", indented(message.lines()));
+        let file = root.error_file.as_ref().map_or_else(String::new, |file| format!(" ({file})"));
+        let _ = writeln!(text, "its error{file}:\n{}", indented(message.lines()));
     }
     if !root.last_lines.is_empty() {
         let lines = root.last_lines.iter().map(String::as_str);

@@ -59,6 +59,11 @@ impl Folder {
         Ok(Self { path, temporary: !keep, state_file: None })
     }
 
+    /// Whether its files are still there after the run.
+    pub(crate) fn stays(&self) -> bool {
+        !self.temporary
+    }
+
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }

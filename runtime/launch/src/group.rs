@@ -57,6 +57,7 @@ pub(crate) struct Rank {
     pub tail: Tail,
     pub doing: Doing,
     error_file: Option<PathBuf>,
+    keeps_files: bool,
     /// Its folder, if that holds log files.
     logs: Option<PathBuf>,
     reaped: bool,
@@ -69,6 +70,12 @@ impl Rank {
 
     fn is_over(&self) -> bool {
         matches!(self.doing, Doing::Ended { .. })
+    }
+
+    /// The error file, if there is one and it is there after the run too.
+    fn kept_error_file(&self) -> Option<String> {
+        let path = self.error_file.as_ref().filter(|path| self.keeps_files && path.exists())?;
+        Some(path.display().to_string())
     }
 
     /// Whether it has ended as it should.
@@ -251,11 +258,7 @@ impl Group {
             how,
             age: SystemTime::now().duration_since(at).unwrap_or_default(),
             after: at.duration_since(self.began).unwrap_or_default(),
-            error_file: rank
-                .error_file
-                .as_ref()
-                .filter(|path| path.exists())
-                .map(|path| path.display().to_string()),
+            error_file: rank.kept_error_file(),
             message: file.map(|file| file.message),
             last_lines: rank.tail.text(),
             logs: rank.logs.as_ref().map(|logs| logs.display().to_string()),
@@ -402,6 +405,7 @@ fn start_rank(recipe: &Recipe<'_>, seat: Seat, output: &mut Output) -> Result<Ra
         tail: Tail::new(),
         doing: Doing::Running,
         error_file,
+        keeps_files: recipe.folder.is_none_or(Folder::stays),
         logs: folder.filter(|_| has_logs),
         reaped: false,
     })
