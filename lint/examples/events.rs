@@ -1,10 +1,10 @@
 //! Prints what the analysis sees: `cargo run -p ddp-lint --example events -- PATH ..`.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use ddp_lint::analysis::{self, Program, dump};
-use ddp_lint::linter::{self, Source};
+use ddp_lint::linter::{self, Input, Source};
 use ddp_lint::table::Table;
 
 #[expect(clippy::print_stdout, reason = "printing is what it is for")]
@@ -13,7 +13,7 @@ fn main() {
     for argument in std::env::args().skip(1) {
         collect(Path::new(&argument), &mut sources);
     }
-    let (project, crashes) = linter::load(PathBuf::new(), sources);
+    let (project, crashes) = linter::load(Input { sources, ..Input::default() });
     for crash in crashes {
         println!("{crash}");
     }

@@ -17,9 +17,10 @@ use rayon::prelude::*;
 
 use crate::config::{Overrides, Settings};
 use crate::crash::Crash;
-use crate::linter::{self, Outcome, Source};
+use crate::linter::{self, Input, Outcome, Source};
 use crate::model::FileId;
 use crate::project::Project;
+use crate::torch::{self, TorchRange};
 
 pub use configs::ConfigChoice;
 pub use discover::{absolute, default_paths, root_of};
@@ -54,6 +55,7 @@ pub struct Loaded {
     pub project: Project,
     /// By file id.
     pub files: Vec<FileFacts>,
+    manifests: Vec<(String, Arc<str>)>,
     pub crashes: Vec<Crash>,
 }
 
@@ -97,8 +99,13 @@ impl Loaded {
             error: None,
         };
         let sources = self.project.files.iter().map(source).collect();
-        let (project, crashes) = linter::load(self.project.root.clone(), sources);
-        Self { project, files: self.files.clone(), crashes }
+        let (project, crashes) = linter::load(Input {
+            root: self.project.root.clone(),
+            sources,
+            manifests: self.manifests.clone(),
+            torch: self.project.torch,
+        });
+        Self { project, files: self.files.clone(), manifests: self.manifests.clone(), crashes }
     }
 }
 
@@ -124,11 +131,12 @@ pub fn load(request: &Request) -> Result<Workspace, Vec<String>> {
 
 fn load_project(
     root: PathBuf,
-    files: BTreeMap<PathBuf, discover::Found>,
+    found: discover::Root,
     request: &Request,
     configs: &mut configs::Configs<'_>,
     workspace: &mut Workspace,
 ) {
+    let discover::Root { files, manifests } = found;
     let files: Vec<(PathBuf, discover::Found)> = files.into_iter().collect();
     let texts: Vec<read::Outcome> =
         files.par_iter().map(|(path, _)| read::read(path, &request.overlay)).collect();
@@ -168,8 +176,30 @@ fn load_project(
     let mut order: Vec<usize> = (0..sources.len()).collect();
     order.sort_by(|a, b| sources[*a].path.cmp(&sources[*b].path));
     let facts = order.into_iter().map(|index| facts[index].clone()).collect();
-    let (project, crashes) = linter::load(root, sources);
-    workspace.projects.push(Loaded { project, files: facts, crashes });
+    let manifests: Vec<(String, Arc<str>)> = manifests
+        .iter()
+        .filter_map(|path| {
+            Some((relative(path, &root), std::fs::read_to_string(path).ok()?.into()))
+        })
+        .collect();
+    let target = configs.of_file(&root.join("any")).target_torch;
+    let torch = target.map_or_else(|| stated_torch(&root), TorchRange::exactly);
+    let input = Input { root, sources, manifests: manifests.clone(), torch };
+    let (project, crashes) = linter::load(input);
+    workspace.projects.push(Loaded { project, files: facts, manifests, crashes });
+}
+
+/// What the files at the root state of torch.
+fn stated_torch(root: &Path) -> TorchRange {
+    let mut paths: Vec<PathBuf> = torch::FILE_NAMES.iter().map(|name| root.join(name)).collect();
+    let beside = std::fs::read_dir(root).into_iter().flatten().flatten();
+    paths.extend(beside.map(|entry| entry.path()).filter(|path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with("requirements") && name.ends_with(".txt")
+    }));
+    let texts: Vec<String> =
+        paths.iter().filter_map(|path| std::fs::read_to_string(path).ok()).collect();
+    TorchRange::stated(texts.iter().map(String::as_str))
 }
 
 /// The path below `root`, with `/`.

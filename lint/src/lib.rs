@@ -26,3 +26,4 @@ pub mod rules;
 pub mod rust;
 pub mod suppress;
 pub mod table;
+pub mod torch;

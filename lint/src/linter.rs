@@ -2,14 +2,14 @@
 //!
 //! No I/O. The result does not depend on the number of threads or the order of the texts.
 
-use std::collections::hash_map::Entry;
+use std::collections::hash_map;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::analysis::{self, Program};
+use crate::analysis::{self, Entry, Program};
 use crate::config::Settings;
 use crate::crash::{Crash, catch};
 use crate::finding::{Finding, Level};
@@ -19,6 +19,7 @@ use crate::rule::{Report, Rule};
 use crate::rules::RULES;
 use crate::suppress;
 use crate::table::Table;
+use crate::torch::TorchRange;
 
 /// A text to lint.
 #[derive(Clone, Debug)]
@@ -31,6 +32,21 @@ pub struct Source {
     /// What went wrong when it was read; told with the parser's own errors.
     pub error: Option<ParseError>,
 }
+
+/// All that is known of a project before it is lowered.
+#[derive(Clone, Debug, Default)]
+pub struct Input {
+    pub root: PathBuf,
+    pub sources: Vec<Source>,
+    /// `Cargo.toml`, `pyproject.toml` and `setup.cfg` files: path relative to the root, with
+    /// `/`, and text.
+    pub manifests: Vec<(String, Arc<str>)>,
+    /// The releases of torch that the project runs on.
+    pub torch: TorchRange,
+}
+
+/// Gives the settings that govern a file.
+pub type SettingsOf<'f, 's> = &'f (dyn Fn(&SourceFile) -> &'s Settings + Sync);
 
 /// Findings, and our own bugs on the way to them.
 #[derive(Debug, Default)]
@@ -50,29 +66,23 @@ pub fn language_of(path: &str) -> Option<Language> {
 }
 
 /// Lowers all texts. Those of no known language are left out.
-pub fn load(root: PathBuf, mut sources: Vec<Source>) -> (Project, Vec<Crash>) {
+pub fn load(input: Input) -> (Project, Vec<Crash>) {
+    let Input { root, mut sources, manifests: _, torch } = input;
     sources.retain(|source| language_of(&source.path).is_some());
     sources.sort_by(|a, b| a.path.cmp(&b.path));
     let lowered: Vec<(SourceFile, Option<Crash>)> =
         sources.into_par_iter().enumerate().map(|(index, source)| lower(index, source)).collect();
     let (files, crashes): (Vec<_>, Vec<_>) = lowered.into_iter().unzip();
     let imports = Box::new(crate::imports::ByPath::new(&files));
-    (Project { root, files, imports }, crashes.into_iter().flatten().collect())
+    (Project { root, files, torch, imports }, crashes.into_iter().flatten().collect())
 }
 
 /// All findings in reported files. `settings` gives those that govern a file.
-pub fn lint<'s>(
-    project: &Project,
-    settings: &(dyn Fn(&SourceFile) -> &'s Settings + Sync),
-) -> Outcome {
+pub fn lint(project: &Project, settings: SettingsOf<'_, '_>) -> Outcome {
     lint_with(RULES, project, settings)
 }
 
-fn lint_with<'s>(
-    rules: &[&Rule],
-    project: &Project,
-    settings: &(dyn Fn(&SourceFile) -> &'s Settings + Sync),
-) -> Outcome {
+fn lint_with(rules: &[&Rule], project: &Project, settings: SettingsOf<'_, '_>) -> Outcome {
     let wanted: Vec<&Rule> = rules
         .iter()
         .filter(|rule| project.files.iter().any(|file| settings(file).runs(rule.name)))
@@ -82,8 +92,11 @@ fn lint_with<'s>(
         Ok(entries) => entries,
         Err(crash) => return Outcome { findings: Vec::new(), crashes: vec![crash] },
     };
-    let ran: Vec<(Outcome, FxHashSet<FileId>)> =
-        entries.par_iter().map(|&entry| run(&wanted, project, entry)).collect();
+    let tables = Tables::new(project, &entries, settings);
+    let ran: Vec<(Outcome, FxHashSet<FileId>)> = entries
+        .par_iter()
+        .map(|&entry| run(&wanted, project, tables.of(project, entry, settings), entry))
+        .collect();
     let mut outcome = Outcome::default();
     let mut reached = FxHashSet::default();
     for (one, files) in ran {
@@ -97,13 +110,54 @@ fn lint_with<'s>(
     outcome
 }
 
+/// The tables of outside names: the built-in one, and those with rows of users, by these rows.
+struct Tables {
+    extended: FxHashMap<Arc<str>, Table>,
+}
+
+impl Tables {
+    fn new(project: &Project, entries: &[Entry], settings: SettingsOf<'_, '_>) -> Self {
+        let mut extended = FxHashMap::default();
+        for entry in entries {
+            let Some(rows) = Self::rows(project, *entry, settings) else { continue };
+            extended.entry(rows.clone()).or_insert_with(|| {
+                let mut table = Table::built_in().clone();
+                // Rows that are none were refused when the configuration was read.
+                let _ = table.add(rows);
+                table
+            });
+        }
+        Self { extended }
+    }
+
+    fn of(&self, project: &Project, entry: Entry, settings: SettingsOf<'_, '_>) -> &Table {
+        let rows = Self::rows(project, entry, settings);
+        rows.and_then(|rows| self.extended.get(rows)).unwrap_or_else(|| Table::built_in())
+    }
+
+    /// The user's rows for a program: those of its entry's configuration.
+    fn rows<'s>(
+        project: &Project,
+        entry: Entry,
+        settings: SettingsOf<'_, 's>,
+    ) -> Option<&'s Arc<str>> {
+        let file = entry.file.map_or_else(|| project.files.first(), |id| Some(project.file(id)));
+        settings(file?).names.as_ref()
+    }
+}
+
 /// Runs one program and all rules over it; also tells which files it reaches.
-fn run(rules: &[&Rule], project: &Project, entry: analysis::Entry) -> (Outcome, FxHashSet<FileId>) {
+fn run(
+    rules: &[&Rule],
+    project: &Project,
+    table: &Table,
+    entry: Entry,
+) -> (Outcome, FxHashSet<FileId>) {
     let doing = || {
         let file = entry.file.map_or("a library", |entry| &project.file(entry).path);
         format!("following the program `{file}`")
     };
-    match catch(doing, || Program::new(project, Table::built_in(), entry)) {
+    match catch(doing, || Program::new(project, table, entry)) {
         Ok(program) => {
             let ids = project.files.iter().map(|file| file.id);
             (check(rules, &program), ids.filter(|id| program.reaches(*id)).collect())
@@ -142,11 +196,11 @@ fn without_repetitions(findings: Vec<Finding>) -> Vec<Finding> {
     let mut index_of = FxHashMap::<(&'static str, Site), usize>::default();
     for finding in findings {
         match index_of.entry((finding.rule, finding.site)) {
-            Entry::Vacant(entry) => {
+            hash_map::Entry::Vacant(entry) => {
                 entry.insert(kept.len());
                 kept.push(finding);
             }
-            Entry::Occupied(entry) => {
+            hash_map::Entry::Occupied(entry) => {
                 let other = &mut kept[*entry.get()];
                 if finding.level > other.level {
                     *other = finding;
@@ -158,11 +212,11 @@ fn without_repetitions(findings: Vec<Finding>) -> Vec<Finding> {
 }
 
 /// Keeps what the settings and the comments of each reported file let pass.
-fn settle<'s>(
+fn settle(
     project: &Project,
     findings: Vec<Finding>,
     reached: &FxHashSet<FileId>,
-    settings: &(dyn Fn(&SourceFile) -> &'s Settings + Sync),
+    settings: SettingsOf<'_, '_>,
 ) -> Vec<Finding> {
     let mut by_file: Vec<Vec<Finding>> = vec![Vec::new(); project.files.len()];
     for finding in findings {

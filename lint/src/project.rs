@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::model::{FileId, Module};
+use crate::torch::TorchRange;
 
 #[derive(Debug)]
 pub struct SourceFile {
@@ -21,6 +22,8 @@ pub struct SourceFile {
 pub struct Project {
     pub root: PathBuf,
     pub files: Vec<SourceFile>,
+    /// The releases of torch that the project runs on.
+    pub torch: TorchRange,
     /// How the files' imports lead to each other.
     pub imports: Box<dyn Imports>,
 }

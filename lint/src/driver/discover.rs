@@ -1,6 +1,6 @@
 //! Which files belong to a request: project roots, what git ignores, what nobody lints.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use ignore::{DirEntry, WalkBuilder};
@@ -29,6 +29,9 @@ const SKIPPED_FOLDERS: [&str; 12] = [
     "dist-packages",
 ];
 
+/// Files that say what packages and crates there are.
+const MANIFESTS: [&str; 3] = ["Cargo.toml", "pyproject.toml", "setup.cfg"];
+
 /// How deep a file without a project may reach into the folders beside it.
 const LOOSE_DEPTH_MAX: usize = 3;
 
@@ -39,10 +42,17 @@ pub(super) struct Found {
     pub(super) reported: bool,
 }
 
+/// What lies below a root, all absolute.
+#[derive(Debug, Default)]
+pub(super) struct Root {
+    pub(super) files: BTreeMap<PathBuf, Found>,
+    pub(super) manifests: BTreeSet<PathBuf>,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Discovered {
-    /// Roots and their files, all absolute.
-    pub(super) roots: BTreeMap<PathBuf, BTreeMap<PathBuf, Found>>,
+    /// By their folder, absolute.
+    pub(super) roots: BTreeMap<PathBuf, Root>,
     pub(super) problems: Vec<String>,
     pub(super) notes: Vec<String>,
 }
@@ -100,14 +110,17 @@ pub(super) fn discover(
                 continue;
             }
             let root = root_of(path);
-            found.roots.entry(root).or_default().insert(path.clone(), Found { reported: true });
+            let root = found.roots.entry(root).or_default();
+            root.files.insert(path.clone(), Found { reported: true });
         } else if path.is_dir() {
-            let files = found.roots.entry(root_of(path)).or_default();
-            for file in walk(path, None, &mut found.problems) {
+            let root = found.roots.entry(root_of(path)).or_default();
+            let walked = walk(path, None, &mut found.problems);
+            for file in walked.sources {
                 let reported = !configs.of_file(&file).excludes(&file);
-                let entry = files.entry(file).or_insert(Found { reported });
+                let entry = root.files.entry(file).or_insert(Found { reported });
                 entry.reported |= reported;
             }
+            root.manifests.extend(walked.manifests);
         } else {
             missing.push(why_missing(path));
         }
@@ -115,15 +128,17 @@ pub(super) fn discover(
     if !missing.is_empty() {
         return Err(missing);
     }
-    for (root, files) in &mut found.roots {
-        if request.paths.contains(root) {
+    for (folder, root) in &mut found.roots {
+        if request.paths.contains(folder) {
             continue;
         }
         // Read for facts: what cannot be read there is nobody's problem.
-        let depth = marked_root(root).is_none().then_some(LOOSE_DEPTH_MAX);
-        for file in walk(root, depth, &mut Vec::new()) {
-            files.entry(file).or_insert(Found { reported: false });
+        let depth = marked_root(folder).is_none().then_some(LOOSE_DEPTH_MAX);
+        let walked = walk(folder, depth, &mut Vec::new());
+        for file in walked.sources {
+            root.files.entry(file).or_insert(Found { reported: false });
         }
+        root.manifests.extend(walked.manifests);
     }
     Ok(found)
 }
@@ -138,8 +153,14 @@ fn why_missing(path: &Path) -> String {
     }
 }
 
+#[derive(Default)]
+struct Walked {
+    sources: Vec<PathBuf>,
+    manifests: Vec<PathBuf>,
+}
+
 /// All source files below a folder, but what git ignores and what nobody lints.
-fn walk(folder: &Path, depth: Option<usize>, problems: &mut Vec<String>) -> Vec<PathBuf> {
+fn walk(folder: &Path, depth: Option<usize>, problems: &mut Vec<String>) -> Walked {
     let walker = WalkBuilder::new(folder)
         .max_depth(depth)
         // A person's own git settings must not change what is found.
@@ -147,14 +168,19 @@ fn walk(folder: &Path, depth: Option<usize>, problems: &mut Vec<String>) -> Vec<
         .require_git(false)
         .filter_entry(is_wanted)
         .build();
-    let mut files = Vec::new();
+    let mut walked = Walked::default();
     for entry in walker {
         match entry {
-            Ok(entry) => files.extend(source_file(&entry, folder)),
+            Ok(entry) if is_manifest(&entry) => walked.manifests.push(entry.into_path()),
+            Ok(entry) => walked.sources.extend(source_file(&entry, folder)),
             Err(error) => problems.push(format!("cannot read {error}")),
         }
     }
-    files
+    walked
+}
+
+fn is_manifest(entry: &DirEntry) -> bool {
+    entry.file_name().to_str().is_some_and(|name| MANIFESTS.contains(&name))
 }
 
 /// The entry's path, if it is a source file. Links to folders are not followed; links to files

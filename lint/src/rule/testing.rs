@@ -1,7 +1,6 @@
 //! The test harness: marked sources through the whole linter, and the documentation's examples.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 
 use super::{Block, BlockKind, FixKind, Rule};
@@ -9,7 +8,7 @@ use crate::config::Settings;
 use crate::finding::{Finding, Level};
 use crate::fixes;
 use crate::lines::Lines;
-use crate::linter::{self, Source};
+use crate::linter::{self, Input, Source};
 use crate::marks::{self, Found};
 use crate::model::Language;
 use crate::project::Project;
@@ -180,7 +179,7 @@ pub(crate) fn project(files: &[(&str, &str)]) -> Project {
 
 #[track_caller]
 fn load(sources: Vec<Source>) -> Project {
-    let (project, crashes) = linter::load(PathBuf::new(), sources);
+    let (project, crashes) = linter::load(Input { sources, ..Input::default() });
     assert!(crashes.is_empty(), "{crashes:?}");
     project
 }
