@@ -5,6 +5,7 @@
 
 pub mod dump;
 pub mod event;
+pub mod facts;
 mod interp;
 pub mod term;
 pub mod value;

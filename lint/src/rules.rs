@@ -1,5 +1,6 @@
 //! The registry: one `mod` line and one entry in `RULES` per rule, both sorted by name.
 
+mod forward_bypasses_wrapper;
 mod unknown_suppression;
 mod unused_suppression;
 
@@ -7,6 +8,7 @@ use crate::rule::Rule;
 
 #[rustfmt::skip]
 pub static RULES: &[&Rule] = &[
+    &forward_bypasses_wrapper::RULE,
     &unknown_suppression::RULE,
     &unused_suppression::RULE,
 ];

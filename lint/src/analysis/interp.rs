@@ -128,8 +128,6 @@ pub struct LoopNode {
 pub struct ClassInfo {
     pub term: Term,
     pub bases: Vec<Term>,
-    /// Frame in which it was defined, for its methods' free names.
-    closure: Option<FrameId>,
     methods: FxHashMap<Name, Term>,
 }
 
@@ -141,7 +139,7 @@ const VISITS_MAX: u32 = 60;
 const STACK_RED_ZONE: usize = 256 * 1024;
 const STACK_SEGMENT: usize = 4 * 1024 * 1024;
 
-pub struct Interpreter<'p> {
+pub(super) struct Interpreter<'p> {
     pub project: &'p Project,
     pub table: &'p Table,
     /// The file that is the program's entry: imports resolve against its folder.

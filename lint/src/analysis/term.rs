@@ -215,6 +215,11 @@ impl Terms {
         &self.facts[term.0 as usize].origins
     }
 
+    /// The term of this kind, if there is one.
+    pub fn find(&self, kind: &TermKind) -> Option<Term> {
+        self.ids.get(kind).copied()
+    }
+
     pub fn make(&mut self, kind: TermKind) -> Term {
         if let Some(&term) = self.ids.get(&kind) {
             return term;

@@ -185,7 +185,8 @@ impl<'p> Interpreter<'p> {
 
     pub(super) fn wrapper_of(&self, module: Term) -> Option<ObjectId> {
         let value = self.read(&Key::Wrapper(module))?;
-        match *self.terms.kind(value.single()?) {
+        let [only] = value.alternatives.as_slice() else { return None };
+        match *self.terms.kind(only.term) {
             TermKind::Object(id) => Some(id),
             _ => None,
         }

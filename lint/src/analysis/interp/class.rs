@@ -29,7 +29,7 @@ impl<'p> Interpreter<'p> {
         if self.project.file(file).module.language == Language::Rust {
             self.add_impls(definition.name, file, closure, &mut methods);
         }
-        self.classes.insert(class, ClassInfo { term, bases, closure, methods });
+        self.classes.insert(class, ClassInfo { term, bases, methods });
         let role = self.class_role(class);
         self.class_roles.insert(class, role);
         let value = self.value(term);

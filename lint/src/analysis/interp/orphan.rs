@@ -8,7 +8,7 @@ use super::{Interpreter, Key, ObjectClass};
 use crate::analysis::event::{PathId, Tree, Via};
 use crate::analysis::term::{ClassRef, FunctionRef, ObjectId, Sample, Term, TermKind};
 use crate::analysis::value::Value;
-use crate::model::{ClassIndex, FunctionIndex, Language, Name, Site, Span};
+use crate::model::{ClassIndex, FunctionIndex, Language, Name, Site};
 
 impl<'p> Interpreter<'p> {
     /// A project without an entry: all files run, as if imported.
@@ -178,6 +178,11 @@ impl<'p> Interpreter<'p> {
         self.stored_on(term)
     }
 
+    /// Everything a list or dict is known to hold.
+    pub fn contents_of(&self, container: Term) -> Vec<Value> {
+        self.contents(container)
+    }
+
     pub fn now(&self, key: &Key) -> Option<&Value> {
         self.store.get(key)
     }
@@ -200,10 +205,5 @@ impl<'p> Interpreter<'p> {
             at = node.parent;
         }
         (!unknown).then_some(true)
-    }
-
-    /// The empty place at a file's start.
-    pub(super) fn start_of(file: crate::model::FileId) -> Site {
-        Site { file, span: Span::default() }
     }
 }

@@ -1,0 +1,203 @@
+//! Questions that several rules ask of a program.
+
+use super::{
+    Call, ClassRef, Const, Event, EventKind, Object, ObjectClass, ObjectId, PathId, Program, Reach,
+    SAMPLES, Sample, Term, TermKind, Value,
+};
+use crate::model::{ExprKind, Name, Site};
+use crate::table::Role;
+
+/// Which wrapper it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wrapper {
+    /// `DistributedDataParallel`.
+    Ddp,
+    /// `DataParallel`.
+    Dp,
+}
+
+impl<'p> Program<'p> {
+    /// What kind of wrapper an object is.
+    pub fn wrapper_kind(&self, id: ObjectId) -> Option<Wrapper> {
+        match self.object(id).role {
+            Role::WrapDdp => Some(Wrapper::Ddp),
+            Role::WrapDp => Some(Wrapper::Dp),
+            _ => None,
+        }
+    }
+
+    /// The kind of wrapper that a term is.
+    pub fn wrapper_of(&self, term: Term) -> Option<(ObjectId, Wrapper)> {
+        match *self.terms().kind(term) {
+            TermKind::Object(id) => Some((id, self.wrapper_kind(id)?)),
+            _ => None,
+        }
+    }
+
+    /// The wrapper inside whose forward an event stands.
+    pub fn wrapper_around(&self, event: &Event<'p>) -> Option<(ObjectId, Wrapper)> {
+        let id = event.modes.wrapper?;
+        Some((id, self.wrapper_kind(id)?))
+    }
+
+    /// Some model is wrapped with that.
+    pub fn wraps_with(&self, wrapper: Wrapper) -> bool {
+        self.objects().iter().any(|o| self.wrapper_kind(o.id) == Some(wrapper))
+    }
+
+    /// The class of the project that an object is an instance of.
+    pub fn class_of(&self, object: &Object<'p>) -> Option<ClassRef> {
+        match object.class {
+            ObjectClass::Project(class) => Some(class),
+            _ => None,
+        }
+    }
+
+    /// The outside class that an object is an instance of.
+    pub fn outside_class(&self, object: &Object<'p>) -> Option<Name> {
+        match object.class {
+            ObjectClass::Outside(name) => Some(name),
+            _ => None,
+        }
+    }
+
+    /// Everything a list, tuple or dict is known to hold.
+    pub fn contents(&self, container: Term) -> Vec<Value> {
+        match self.terms().kind(container) {
+            TermKind::Tuple(items) => items.iter().map(|&t| Value::of(self.terms(), t)).collect(),
+            _ => self.run.contents_of(container),
+        }
+    }
+
+    /// A value on one rank, if the text settles it.
+    pub fn value_on(&self, value: &Value, sample: Sample) -> Option<Const> {
+        let terms = self.terms();
+        let mut found = None;
+        for alternative in &value.alternatives {
+            let holds = terms.evaluate(alternative.when, sample);
+            match holds.map(super::term::truth) {
+                Some(false) => {}
+                Some(true) if found.is_none() => {
+                    found = Some(terms.evaluate(alternative.term, sample)?);
+                }
+                _ => return None,
+            }
+        }
+        found
+    }
+
+    /// A value on all sample ranks.
+    pub fn value_on_all(&self, value: &Value) -> Option<[Const; 4]> {
+        let mut all = [Const::None; 4];
+        for (slot, sample) in all.iter_mut().zip(SAMPLES) {
+            *slot = self.value_on(value, sample)?;
+        }
+        Some(all)
+    }
+
+    /// Some condition of the path holds a term that `wanted` is true of.
+    pub fn tests(&self, path: PathId, wanted: &dyn Fn(&TermKind) -> bool) -> bool {
+        self.conditions(path).any(|node| self.mentions(node.condition, wanted))
+    }
+
+    /// A term holds, at some depth, a term that `wanted` is true of.
+    pub fn mentions(&self, term: Term, wanted: &dyn Fn(&TermKind) -> bool) -> bool {
+        let kind = self.terms().kind(term);
+        if wanted(kind) {
+            return true;
+        }
+        let any = |parts: &[Term]| parts.iter().any(|&t| self.mentions(t, wanted));
+        match kind {
+            TermKind::Attribute(of, _) | TermKind::Not(of) | TermKind::Negative(of) => {
+                self.mentions(*of, wanted)
+            }
+            TermKind::Item(a, b) | TermKind::Binary(_, a, b) | TermKind::Compare(_, a, b) => {
+                self.mentions(*a, wanted) || self.mentions(*b, wanted)
+            }
+            TermKind::Apply(_, parts)
+            | TermKind::And(parts)
+            | TermKind::Or(parts)
+            | TermKind::Tuple(parts)
+            | TermKind::Text(parts) => any(parts),
+            _ => false,
+        }
+    }
+
+    /// A setting decides whether the path is taken: an argument, a parameter nobody fills, a
+    /// question to the outside. Two such conditions may well be one.
+    pub fn hangs_on_settings(&self, path: PathId) -> bool {
+        let terms = self.terms();
+        self.tests(path, &|kind| match kind {
+            TermKind::Attribute(..) | TermKind::Parameter { .. } | TermKind::Apply(..) => {
+                terms.find(kind).is_none_or(|t| terms.rank_kind(t).is_none())
+            }
+            TermKind::Outside(_) | TermKind::Item(..) => true,
+            _ => false,
+        })
+    }
+
+    /// Something unknown decides whether the path is taken that may well be a rank test: a
+    /// parameter or attribute nobody is seen to set, or the result of an unseen call.
+    pub fn hangs_on_unseen_test(&self, path: PathId) -> bool {
+        self.conditions(path).any(|node| {
+            self.mentions(node.condition, &|kind| match kind {
+                TermKind::Parameter { .. } => true,
+                TermKind::Attribute(of, _) => {
+                    !matches!(self.terms().kind(*of), TermKind::Object(id)
+                        if self.object(*id).class == ObjectClass::Arguments)
+                }
+                _ => false,
+            }) && SAMPLES.iter().any(|&s| self.terms().evaluate(node.condition, s).is_none())
+        })
+    }
+
+    /// Only one process of a run, or one of each node, gets there; or none.
+    pub fn is_guarded(&self, path: PathId) -> bool {
+        matches!(
+            self.reach(path),
+            Reach::Main | Reach::LocalMain | Reach::Nobody | Reach::Others | Reach::Some
+        )
+    }
+
+    /// The user's own words for what a call is made on: `model` of `model.module(x)`.
+    pub fn receiver_text(&self, event: &Event<'p>) -> Option<&'p str> {
+        let expr = event.expr?;
+        let callee = match &expr.kind {
+            ExprKind::Call { callee, .. } => callee,
+            _ => expr,
+        };
+        let receiver = match &callee.kind {
+            ExprKind::Attribute { value, .. } => value,
+            _ => callee,
+        };
+        Some(self.text(Site { file: event.site.file, span: receiver.span }))
+    }
+
+    /// The user's own words for a callee: `model.module` of `model.module(x)`.
+    pub fn callee_text(&self, event: &Event<'p>) -> Option<&'p str> {
+        match &event.expr?.kind {
+            ExprKind::Call { callee, .. } => {
+                Some(self.text(Site { file: event.site.file, span: callee.span }))
+            }
+            _ => None,
+        }
+    }
+
+    /// The attribute stores on an object, in order.
+    pub fn stores_on(&self, of: Term) -> impl Iterator<Item = (&Event<'p>, Name, &Value)> {
+        self.events().iter().filter_map(move |event| match &event.kind {
+            EventKind::AttributeStore { of: on, name, value, .. } if *on == of => {
+                Some((event, *name, value))
+            }
+            _ => None,
+        })
+    }
+
+    /// The event that made an object, as a call.
+    pub fn constructor(&self, object: &Object<'p>) -> Option<&Call<'p>> {
+        match &self.event(object.event?).kind {
+            EventKind::Call(call) => Some(call),
+            _ => None,
+        }
+    }
+}
