@@ -28,7 +28,8 @@ pub enum Role {
     /// `data_parallel(module, inputs)`.
     FunctionalDp,
     ConvertSyncBatchNorm,
-    /// Gives back its first argument, or its receiver, as the same object.
+    /// Gives back its first argument as the same object; without arguments, or where the row says
+    /// `returns = "self"`, its receiver.
     Passthrough,
     /// Gives back a copy of its first argument or receiver (deepcopy).
     Copy,
@@ -280,11 +281,14 @@ pub struct Row {
     path_text: Option<String>,
     #[serde(skip)]
     pub path: Option<Name>,
-    /// Dotted type of the result; `self`: the receiver itself.
+    /// Dotted type of the result.
     #[serde(rename = "returns")]
     returns_text: Option<String>,
     #[serde(skip)]
     pub returns: Option<Name>,
+    /// Written `returns = "self"`: the call gives its receiver back.
+    #[serde(skip)]
+    pub gives_receiver: bool,
     /// Bases of a class, dotted.
     #[serde(default, rename = "bases")]
     bases_text: Vec<String>,
@@ -314,7 +318,8 @@ impl Row {
         self.input = self.input_text.as_deref().map(Name::new);
         self.output = self.output_text.as_deref().map(Name::new);
         self.path = self.path_text.as_deref().map(Name::new);
-        self.returns = self.returns_text.as_deref().map(Name::new);
+        self.gives_receiver = self.returns_text.as_deref() == Some("self");
+        self.returns = self.returns_text.as_deref().filter(|r| *r != "self").map(Name::new);
         self.bases = self.bases_text.iter().map(|b| Name::new(b)).collect();
         self.same_as = self.same_as_text.as_deref().map(Name::new);
         self
@@ -585,8 +590,7 @@ mod tests {
         let table = Table::built_in();
         for row in table.rows() {
             let name = row.name.unwrap();
-            let returned = row.returns.filter(|r| *r != "self");
-            for class in returned.iter().chain(&row.bases) {
+            for class in row.returns.iter().chain(&row.bases) {
                 let known = table.get(*class).is_some_and(Row::is_class);
                 assert!(known, "{name} names `{class}`, which is no class of the tables");
             }

@@ -157,13 +157,20 @@ impl<'p> Interpreter<'p> {
 
     fn perform_plain(&mut self, call: &Outside<'p>) -> Value {
         self.run_callbacks(&call.arguments, call.site);
-        if let Some(value) = self.pure(call) {
+        if let Some(value) = self.given_receiver(call).or_else(|| self.pure(call)) {
             return value;
         }
         let Some(returns) = call.row.and_then(|r| r.returns) else {
             return self.result(call, None, Taint::NONE);
         };
         self.typed_result(call, returns, None, Taint::NONE)
+    }
+
+    /// The receiver, where the row says that the call gives it back; a builder's is noted on.
+    fn given_receiver(&mut self, call: &Outside<'p>) -> Option<Value> {
+        let row = call.row.filter(|row| row.gives_receiver)?;
+        let receiver = call.receiver?;
+        Some(if row.has(Flag::Builder) { self.built(call, receiver) } else { self.value(receiver) })
     }
 
     fn pure(&mut self, call: &Outside<'p>) -> Option<Value> {
@@ -288,13 +295,8 @@ impl<'p> Interpreter<'p> {
             let taint = if row.has(Flag::Local) { Taint::LOCAL } else { Taint::NONE };
             return self.typed_result(call, class, Some(event), taint);
         }
-        if let Some(value) = self.pure(call) {
+        if let Some(value) = self.given_receiver(call).or_else(|| self.pure(call)) {
             return value;
-        }
-        if row.has(Flag::Builder)
-            && let Some(receiver) = call.receiver
-        {
-            return self.built(call, receiver);
         }
         let taint = if row.has(Flag::Local) { Taint::LOCAL } else { Taint::NONE };
         let value = self.result(call, Some(event), taint);
@@ -326,10 +328,14 @@ impl<'p> Interpreter<'p> {
         self.value(object)
     }
 
-    /// A builder's setter: noted on the object under the parameter's name.
+    /// A builder's setter: noted on the object under the name of the parameter, or of the method
+    /// where it has none (`.shuffle()`).
     fn built(&mut self, call: &Outside<'p>, receiver: Term) -> Value {
-        let name = call.row.and_then(|r| r.params.first().copied());
-        if let (Some(name), Some(value)) = (name, call.first().cloned()) {
+        let method = || call.name.and_then(|n| n.as_str().rsplit('.').next()).map(Name::new);
+        let name = call.row.and_then(|r| r.params.first().copied()).or_else(method);
+        let set = self.terms.bool(true);
+        let value = call.first().cloned().unwrap_or_else(|| self.value(set));
+        if let Some(name) = name {
             self.write(Key::Attribute(receiver, name), value);
         }
         self.value(receiver)
@@ -396,9 +402,11 @@ impl<'p> Interpreter<'p> {
     }
 
     fn pass_through(&mut self, call: &Outside<'p>) -> Value {
+        let receiver_first = call.row.is_some_and(|r| r.gives_receiver);
         match (call.receiver, call.first()) {
-            (Some(receiver), _) => self.value(receiver),
-            (None, Some(first)) => first.clone(),
+            (Some(receiver), None) => self.value(receiver),
+            (Some(receiver), _) if receiver_first => self.value(receiver),
+            (_, Some(first)) => first.clone(),
             (None, None) => self.result(call, None, Taint::NONE),
         }
     }
