@@ -18,9 +18,8 @@ pub fn module_path_by_layout(path: &str) -> String {
             inner = inner.get(1..).unwrap_or(&[]);
         }
     }
-    match inner {
-        [head @ .., "mod" | "main" | "lib"] => inner = head,
-        _ => {}
+    if let [head @ .., "mod" | "main" | "lib"] = inner {
+        inner = head;
     }
     ["crate"].iter().chain(inner).copied().collect::<Vec<_>>().join(".")
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::model::{
-    Argument, Arm, BinaryOp, BoolOp, CollectionKind, CompareOp, Expr, ExprKind, FormatPiece,
+    Argument, Arm, BinaryOp, BoolOp, Class, CollectionKind, CompareOp, Expr, ExprKind, FormatPiece,
     Function, FunctionIndex, Imported, Literal, LoopHeader, Module, Spread, Stmt, StmtKind,
     UnaryOp,
 };
@@ -35,10 +35,6 @@ impl Dump<'_> {
         }
     }
 
-    fn line(&self, depth: usize, text: &str, out: &mut String) {
-        let _ = writeln!(out, "{}{text}", "  ".repeat(depth));
-    }
-
     fn stmt(&self, kind: &StmtKind, depth: usize, out: &mut String) {
         let inner = depth + 1;
         let text = match kind {
@@ -54,10 +50,10 @@ impl Dump<'_> {
                 format!("{} {}= {}", self.expr(target), binary(*op), self.expr(value))
             }
             StmtKind::If { test, body, otherwise } => {
-                self.line(depth, &format!("if {}", self.expr(test)), out);
+                line(depth, &format!("if {}", self.expr(test)), out);
                 self.stmts(body, inner, out);
                 if !otherwise.is_empty() {
-                    self.line(depth, "else", out);
+                    line(depth, "else", out);
                     self.stmts(otherwise, inner, out);
                 }
                 return;
@@ -70,49 +66,49 @@ impl Dump<'_> {
                     LoopHeader::While { test } => format!("while {}", self.expr(test)),
                     LoopHeader::Forever => "loop".into(),
                 };
-                self.line(depth, &header, out);
+                line(depth, &header, out);
                 return self.stmts(body, inner, out);
             }
             StmtKind::Match { subject, arms } => {
-                self.line(depth, &format!("match {}", self.expr(subject)), out);
+                line(depth, &format!("match {}", self.expr(subject)), out);
                 for arm in arms {
-                    self.line(inner, &self.arm_head(arm), out);
+                    line(inner, &self.arm_head(arm), out);
                     self.stmts(&arm.body, inner + 1, out);
                 }
                 return;
             }
             StmtKind::Block(body) => {
-                self.line(depth, "block", out);
+                line(depth, "block", out);
                 return self.stmts(body, inner, out);
             }
             StmtKind::Function(index) => {
                 return self.function(self.module.function(*index), depth, out);
             }
-            StmtKind::Class(index) => {
-                let class = self.module.class(*index);
-                self.decorators(&class.decorators, depth, out);
-                let mut head = format!("{:?} {}", class.kind, class.name);
-                for base in &class.bases {
-                    let _ = write!(head, " < {}", self.expr(base));
-                }
-                if !class.variants.is_empty() {
-                    let names: Vec<_> = class.variants.iter().map(|name| name.as_str()).collect();
-                    let _ = write!(head, " ({})", names.join(", "));
-                }
-                self.line(depth, &head, out);
-                for field in &class.fields {
-                    self.decorators(&field.decorators, inner, out);
-                    let ty = field.annotation.as_ref().map_or(String::new(), |ty| self.expr(ty));
-                    self.line(inner, &format!(".{}: {ty}", field.name), out);
-                }
-                for &method in &class.methods {
-                    self.function(self.module.function(method), inner, out);
-                }
-                return;
-            }
+            StmtKind::Class(index) => return self.class(self.module.class(*index), depth, out),
             _ => self.simple(kind),
         };
-        self.line(depth, &text, out);
+        line(depth, &text, out);
+    }
+
+    fn class(&self, class: &Class, depth: usize, out: &mut String) {
+        self.decorators(&class.decorators, depth, out);
+        let mut head = format!("{:?} {}", class.kind, class.name);
+        for base in &class.bases {
+            let _ = write!(head, " < {}", self.expr(base));
+        }
+        if !class.variants.is_empty() {
+            let names: Vec<_> = class.variants.iter().map(|name| name.as_str()).collect();
+            let _ = write!(head, " ({})", names.join(", "));
+        }
+        line(depth, &head, out);
+        for field in &class.fields {
+            self.decorators(&field.decorators, depth + 1, out);
+            let ty = field.annotation.as_ref().map_or(String::new(), |ty| self.expr(ty));
+            line(depth + 1, &format!(".{}: {ty}", field.name), out);
+        }
+        for &method in &class.methods {
+            self.function(self.module.function(method), depth + 1, out);
+        }
     }
 
     fn simple(&self, kind: &StmtKind) -> String {
@@ -144,13 +140,13 @@ impl Dump<'_> {
 
     fn decorators(&self, decorators: &[Expr], depth: usize, out: &mut String) {
         for decorator in decorators {
-            self.line(depth, &format!("@{}", self.expr(decorator)), out);
+            line(depth, &format!("@{}", self.expr(decorator)), out);
         }
     }
 
     fn function(&self, function: &Function, depth: usize, out: &mut String) {
         self.decorators(&function.decorators, depth, out);
-        self.line(depth, &self.head("fn ", function), out);
+        line(depth, &self.head("fn ", function), out);
         self.stmts(&function.body, depth + 1, out);
     }
 
@@ -216,7 +212,7 @@ impl Dump<'_> {
             }
             ExprKind::Index { value, index } => format!("{}[{}]", one(value), one(index)),
             ExprKind::Slice { lower, upper, .. } => format!("{}:{}", maybe(lower), maybe(upper)),
-            ExprKind::Literal(literal) => self.literal(literal),
+            ExprKind::Literal(literal) => literal_text(literal),
             ExprKind::Compare { left, rest } => {
                 let mut text = one(left);
                 for (op, right) in rest {
@@ -282,18 +278,6 @@ impl Dump<'_> {
             kind => unreachable!("rust has no such expression: {kind:?}"),
         }
     }
-
-    fn literal(&self, literal: &Literal) -> String {
-        match literal {
-            Literal::None => "None".into(),
-            Literal::Bool(value) => value.to_string(),
-            Literal::Int(value) => value.to_string(),
-            Literal::Float(value) => format!("{value:?}"),
-            Literal::Str(text) => format!("{text:?}"),
-            Literal::Bytes => "b\"\"".into(),
-            Literal::Ellipsis => "...".into(),
-        }
-    }
 }
 
 fn binary(op: BinaryOp) -> &'static str {
@@ -323,5 +307,21 @@ fn compare(op: CompareOp) -> &'static str {
         CompareOp::Gt => ">",
         CompareOp::GtE => ">=",
         CompareOp::Is | CompareOp::IsNot | CompareOp::In | CompareOp::NotIn => "in",
+    }
+}
+
+fn line(depth: usize, text: &str, out: &mut String) {
+    let _ = writeln!(out, "{}{text}", "  ".repeat(depth));
+}
+
+fn literal_text(literal: &Literal) -> String {
+    match literal {
+        Literal::None => "None".into(),
+        Literal::Bool(value) => value.to_string(),
+        Literal::Int(value) => value.to_string(),
+        Literal::Float(value) => format!("{value:?}"),
+        Literal::Str(text) => format!("{text:?}"),
+        Literal::Bytes => "b\"\"".into(),
+        Literal::Ellipsis => "...".into(),
     }
 }

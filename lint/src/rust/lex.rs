@@ -130,15 +130,12 @@ impl Tokens<'_> {
     fn raw_string(&mut self, hashes: usize) -> TokenKind {
         let end = format!("\"{}", "#".repeat(hashes));
         let from = self.at + hashes + 1;
-        match self.text[from..].find(&end) {
-            Some(length) => {
-                self.at = from + length + end.len();
-                TokenKind::Literal
-            }
-            None => {
-                self.at = self.bytes.len();
-                TokenKind::Endless
-            }
+        if let Some(length) = self.text[from..].find(&end) {
+            self.at = from + length + end.len();
+            TokenKind::Literal
+        } else {
+            self.at = self.bytes.len();
+            TokenKind::Endless
         }
     }
 
@@ -316,8 +313,12 @@ enum Head {
 impl Depth {
     fn token(&mut self, token: &Token, text: &str) {
         if self.skipping > 0 {
+            // Even what is not parsed is a tree of bracket pairs.
             match token.kind {
-                TokenKind::Open(_) => self.skipping += 1,
+                TokenKind::Open(_) => {
+                    self.skipping += 1;
+                    self.most = self.most.max(self.total + self.skipping);
+                }
                 TokenKind::Close(_) => self.skipping -= 1,
                 _ => {}
             }

@@ -102,6 +102,7 @@ fn pieces(text: &str, balanced: bool) -> Vec<Span> {
 }
 
 /// Where an item stands while its tokens go by.
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own about the item")]
 struct ItemState {
     /// Nothing but attributes, visibility and qualifiers so far.
     only_prefix: bool,
@@ -253,28 +254,43 @@ fn try_parse(text: &str) -> Result<syn::File, Fault> {
         return Err(Fault { span, message: "this is nested too deeply to be read".into() });
     }
     parse_file(text, scan.depth).map_err(|error| {
-        let range = error.span().byte_range();
-        // At the end of the input `syn` has no place to point at.
-        let at_end = range.is_empty() || range.end > text.len();
-        let span = if at_end { last_token(text) } else { Span::new(range.start, range.end) };
+        let span = place_of(&error, text);
         Fault { span, message: in_our_words(&error.to_string()) }
     })
 }
 
-fn in_our_words(message: &str) -> String {
-    let message = message.trim_end_matches('.');
-    match message {
-        "cannot parse string into token stream" => "this is no rust token".into(),
-        "unexpected token" => "this was not expected here".into(),
-        _ => match message
-            .strip_prefix("unexpected token, ")
-            .or(message.strip_prefix("unexpected end of input, "))
-        {
-            Some(expected) => format!("this does not parse: {expected}"),
-            None => format!("this does not parse: {}", lower_first(message)),
-        },
+const NO_TOKEN: &str = "cannot parse string into token stream";
+
+/// At the end of the input `syn` has no place to point at: that is the last token.
+fn place_of(error: &syn::Error, text: &str) -> Span {
+    let range = error.span().byte_range();
+    if error.to_string() == NO_TOKEN {
+        let length = text[range.start..].chars().next().map_or(0, char::len_utf8);
+        return Span::new(range.start, range.start + length);
     }
+    if range.is_empty() || range.end > text.len() {
+        return last_token(text);
+    }
+    Span::new(range.start, range.end)
 }
+
+fn in_our_words(message: &str) -> String {
+    if message == NO_TOKEN {
+        return "rust has no such token".into();
+    }
+    let message = message.trim_end_matches('.');
+    let message = message
+        .strip_prefix("unexpected token, ")
+        .or(message.strip_prefix("unexpected end of input, "))
+        .unwrap_or(message);
+    // A list of everything that could stand here helps nobody.
+    if message == "unexpected token" || message.matches(", ").count() > EXPECTED_MAX {
+        return "this was not expected here".into();
+    }
+    format!("this does not parse: {}", lower_first(message))
+}
+
+const EXPECTED_MAX: usize = 4;
 
 fn lower_first(message: &str) -> String {
     let mut chars = message.chars();
@@ -329,25 +345,16 @@ struct Region {
 /// function around the fault, else the member of the `impl`, `trait` or `mod` that holds it.
 fn broken_region(text: &str, at: usize) -> Option<Region> {
     let tokens: Vec<Token> = lex::tokens(text).filter(|token| !is_comment(token)).collect();
-    let body = bodies(text, &tokens).into_iter().rfind(|body| body.span.contains_at(at));
-    if let Some(body) = body
+    if let Some(body) = body_around(text, &tokens, at)
         && !text[body.span.clone()].trim().is_empty()
     {
         return Some(Region { range: body.span, close: !body.closed, is_body: true });
     }
+    if tokens.last().is_some_and(|last| last.kind == TokenKind::Endless && last.start == at) {
+        return Some(Region { range: at..text.len(), close: false, is_body: false });
+    }
     let range = member_around(text, &tokens, at)?;
     Some(Region { range, close: false, is_body: false })
-}
-
-trait ContainsAt {
-    fn contains_at(&self, at: usize) -> bool;
-}
-
-impl ContainsAt for std::ops::Range<usize> {
-    /// The brackets themselves count as inside.
-    fn contains_at(&self, at: usize) -> bool {
-        self.start <= at + 1 && at <= self.end
-    }
 }
 
 struct Body {
@@ -356,22 +363,21 @@ struct Body {
     closed: bool,
 }
 
-/// Bodies of all functions, outer ones first. A body that is not closed ends before the next
-/// line that is indented no deeper than the line of its `fn`.
-fn bodies(text: &str, tokens: &[Token]) -> Vec<Body> {
-    let mut bodies = Vec::new();
-    for (index, token) in tokens.iter().enumerate() {
-        if token.kind != TokenKind::Ident || token.text(text) != "fn" {
-            continue;
-        }
+/// The body of the innermost function around a place, its braces included. A body that is not
+/// closed ends before the next line that is indented no deeper than the line of its `fn`.
+fn body_around(text: &str, tokens: &[Token], at: usize) -> Option<Body> {
+    let before = tokens.partition_point(|token| token.start < at);
+    (0..before).rev().find_map(|index| {
         let named = tokens.get(index + 1).is_some_and(|next| next.kind == TokenKind::Ident);
-        let Some(open) = named.then(|| body_open(&tokens[index..])).flatten() else { continue };
-        let open = index + open;
-        let margin = indentation(text, token.start);
-        let end = body_end(text, &tokens[open..], margin);
-        bodies.push(Body { span: tokens[open].end..end.0, closed: end.1 });
-    }
-    bodies
+        if !named || tokens[index].kind != TokenKind::Ident || tokens[index].text(text) != "fn" {
+            return None;
+        }
+        let open = index + body_open(&tokens[index..])?;
+        let margin = indentation(text, tokens[index].start);
+        let (end, closed) = body_end(text, &tokens[open..], margin);
+        let span = tokens[open].end..end;
+        (span.start <= at + 1 && at <= end).then_some(Body { span, closed })
+    })
 }
 
 /// Index of the `{` of the function whose `fn` is the first token; none without a body.
@@ -416,7 +422,8 @@ fn body_end(text: &str, tokens: &[Token], margin: usize) -> (usize, bool) {
 }
 
 fn first_of_line(text: &str, at: usize) -> bool {
-    text[..at].rsplit('\n').next().is_some_and(|before| before.trim().is_empty())
+    let before = text.as_bytes()[..at].iter().rev();
+    before.copied().find(|byte| !matches!(byte, b' ' | b'\t')).is_none_or(|byte| byte == b'\n')
 }
 
 fn indentation(text: &str, at: usize) -> usize {

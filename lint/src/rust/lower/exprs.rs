@@ -1,5 +1,6 @@
 //! Expressions.
 
+use super::patterns::negative;
 use super::{Lower, Spanned, Tail, node, stmt};
 use crate::model::{
     Argument, BinaryOp, BoolOp, CollectionKind, CompareOp, Expr, ExprKind, FunctionIndex, Literal,
@@ -195,16 +196,13 @@ impl Lower<'_> {
         let start = self.at(expr.if_token.span);
         let test = self.boxed(&expr.cond);
         let (then, mut end) = self.block_expr(&expr.then_branch, None);
-        let otherwise = match &expr.else_branch {
-            Some((_, branch)) => {
-                let (otherwise, outer) = self.spanned(branch);
-                end = outer;
-                otherwise
-            }
-            None => {
-                let span = Span { start: end.end, end: end.end };
-                Expr::new(span, ExprKind::Block { body: Vec::new(), has_value: false })
-            }
+        let otherwise = if let Some((_, branch)) = &expr.else_branch {
+            let (otherwise, outer) = self.spanned(branch);
+            end = outer;
+            otherwise
+        } else {
+            let span = Span { start: end.end, end: end.end };
+            Expr::new(span, ExprKind::Block { body: Vec::new(), has_value: false })
         };
         let kind =
             ExprKind::Conditional { test, then: Box::new(then), otherwise: Box::new(otherwise) };
@@ -430,32 +428,37 @@ impl Lower<'_> {
     pub(super) fn literal(&mut self, literal: &syn::Lit) -> Spanned {
         let span = self.at(literal.span());
         let value = match literal {
-            syn::Lit::Str(text) => Literal::Str(Name::new(&text.value())),
-            syn::Lit::ByteStr(_) | syn::Lit::CStr(_) => Literal::Bytes,
-            syn::Lit::Byte(byte) => Literal::Int(i64::from(byte.value())),
-            syn::Lit::Char(char) => Literal::Str(Name::new(&char.value().to_string())),
-            syn::Lit::Bool(bool) => Literal::Bool(bool.value),
-            syn::Lit::Int(number) => match number.base10_digits().parse::<i64>() {
-                Ok(value) if value < 0 => {
-                    let value = Literal::Int(value.wrapping_neg());
-                    return self.negative(Expr::new(span, ExprKind::Literal(value)), span);
-                }
-                // `1f32` is an integer to `syn`.
-                Ok(value) if number.suffix().starts_with('f') => Literal::Float(value as f64),
-                Ok(value) => Literal::Int(value),
-                Err(_) => return node(span, ExprKind::Opaque(Vec::new())),
-            },
-            syn::Lit::Float(number) => match number.base10_digits().parse::<f64>() {
-                Ok(value) if value.is_sign_negative() => {
-                    let value = Literal::Float(-value);
-                    return self.negative(Expr::new(span, ExprKind::Literal(value)), span);
-                }
-                Ok(value) => Literal::Float(value),
-                Err(_) => return node(span, ExprKind::Opaque(Vec::new())),
-            },
-            _ => return node(span, ExprKind::Opaque(Vec::new())),
+            syn::Lit::Str(text) => Some(Literal::Str(Name::new(&text.value()))),
+            syn::Lit::ByteStr(_) | syn::Lit::CStr(_) => Some(Literal::Bytes),
+            syn::Lit::Byte(byte) => Some(Literal::Int(i64::from(byte.value()))),
+            syn::Lit::Char(char) => Some(Literal::Str(Name::new(&char.value().to_string()))),
+            syn::Lit::Bool(bool) => Some(Literal::Bool(bool.value)),
+            syn::Lit::Int(number) => return int(number, span),
+            syn::Lit::Float(number) => return float(number, span),
+            _ => None,
         };
-        node(span, ExprKind::Literal(value))
+        let kind = value.map_or(ExprKind::Opaque(Vec::new()), ExprKind::Literal);
+        node(span, kind)
+    }
+}
+
+fn int(number: &syn::LitInt, span: Span) -> Spanned {
+    match number.base10_digits().parse::<i64>() {
+        // `1f32` is an integer to `syn`.
+        Ok(value) if number.suffix().starts_with('f') => {
+            node(span, ExprKind::Literal(Literal::Float(value as f64)))
+        }
+        Ok(value) if value < 0 => negative(Literal::Int(value.wrapping_neg()), span),
+        Ok(value) => node(span, ExprKind::Literal(Literal::Int(value))),
+        Err(_) => node(span, ExprKind::Opaque(Vec::new())),
+    }
+}
+
+fn float(number: &syn::LitFloat, span: Span) -> Spanned {
+    match number.base10_digits().parse::<f64>() {
+        Ok(value) if value.is_sign_negative() => negative(Literal::Float(-value), span),
+        Ok(value) => node(span, ExprKind::Literal(Literal::Float(value))),
+        Err(_) => node(span, ExprKind::Opaque(Vec::new())),
     }
 }
 

@@ -43,13 +43,12 @@ impl Lower<'_> {
                 Piece::Named { name, at } => {
                     let name = Name::new(&name);
                     let given = values.iter_mut().find(|(given, _)| *given == Some(name));
-                    match given {
-                        Some((_, value)) => value.take(),
-                        None => {
-                            let start = literal.start as usize + at;
-                            let span = Span::new(start, start + name.len());
-                            Some(Expr::new(span, ExprKind::Name(name)))
-                        }
+                    if let Some((_, value)) = given {
+                        value.take()
+                    } else {
+                        let start = literal.start as usize + at;
+                        let span = Span::new(start, start + name.len());
+                        Some(Expr::new(span, ExprKind::Name(name)))
                     }
                 }
             };

@@ -70,7 +70,7 @@ impl Lower<'_> {
             syn::Item::Type(item) => {
                 let start = self.item_span(&item.attrs, &item.vis, item.type_token.span);
                 let span = start.to(self.at(item.semi_token.span));
-                (&item.ident, None, Value::Type(&*item.ty), span)
+                (&item.ident, None, Value::Type(&item.ty), span)
             }
             _ => return,
         };
@@ -414,6 +414,7 @@ impl Lower<'_> {
     }
 }
 
+#[derive(Clone, Copy)]
 enum Value<'s> {
     Expr(&'s syn::Expr),
     Type(&'s syn::Type),

@@ -1,7 +1,9 @@
 //! Patterns as expressions: names bind, literals and paths test.
 
 use super::{Lower, Spanned, name_of, node};
-use crate::model::{Argument, BoolOp, CollectionKind, Expr, ExprKind, Name, Span, Spread, UnaryOp};
+use crate::model::{
+    Argument, BoolOp, CollectionKind, Expr, ExprKind, Literal, Name, Span, Spread, UnaryOp,
+};
 
 impl Lower<'_> {
     pub(super) fn pattern(&mut self, pattern: &syn::Pat) -> Spanned {
@@ -17,7 +19,7 @@ impl Lower<'_> {
                 let span = self.at(pattern.underscore_token.span);
                 node(span, ExprKind::Name(Name::new("_")))
             }
-            syn::Pat::Rest(pattern) => self.rest(self.dots(pattern.dot2_token)),
+            syn::Pat::Rest(pattern) => rest(self.dots(pattern.dot2_token)),
             syn::Pat::Lit(pattern) => self.literal(&pattern.lit),
             syn::Pat::Path(pattern) => self.path_pattern(pattern),
             syn::Pat::Paren(pattern) => {
@@ -70,11 +72,6 @@ impl Lower<'_> {
         self.at(token.spans[0]).to(self.at(token.spans[1]))
     }
 
-    fn rest(&mut self, span: Span) -> Spanned {
-        let name = Expr::new(span, ExprKind::Name(Name::new("_")));
-        node(span, ExprKind::Starred(Box::new(name)))
-    }
-
     fn name_pattern(&mut self, pattern: &syn::PatIdent) -> Spanned {
         let span = self.at(pattern.ident.span());
         let start = match (pattern.by_ref, pattern.mutability) {
@@ -90,7 +87,7 @@ impl Lower<'_> {
             return (Expr::new(span.to(end), kind), start.to(end));
         }
         if name == "None" {
-            let kind = ExprKind::Literal(crate::model::Literal::None);
+            let kind = ExprKind::Literal(Literal::None);
             return (Expr::new(span, kind), start.to(span));
         }
         let expr = Expr::new(span, ExprKind::Name(name));
@@ -152,11 +149,16 @@ impl Lower<'_> {
         let span = start.to(self.group(pattern.brace_token.span));
         node(span, ExprKind::Construct { path: Box::new(path), fields, base: None })
     }
+}
 
-    /// Tells a negative number in a pattern, which `syn` keeps as one literal.
-    pub(super) fn negative(&self, value: Expr, span: Span) -> Spanned {
-        let number = Span { start: span.start + 1, end: span.end };
-        let value = Box::new(Expr { span: number, ..value });
-        node(span, ExprKind::Unary { op: UnaryOp::Minus, value })
-    }
+fn rest(span: Span) -> Spanned {
+    let name = Expr::new(span, ExprKind::Name(Name::new("_")));
+    node(span, ExprKind::Starred(Box::new(name)))
+}
+
+/// A negative number in a pattern, which `syn` keeps as one literal.
+pub(super) fn negative(literal: Literal, span: Span) -> Spanned {
+    let number = Span { start: span.start + 1, end: span.end };
+    let value = Box::new(Expr::new(number, ExprKind::Literal(literal)));
+    node(span, ExprKind::Unary { op: UnaryOp::Minus, value })
 }

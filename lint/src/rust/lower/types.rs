@@ -228,7 +228,9 @@ fn respan(expr: &mut Expr, span: Span) {
             respan(index, span);
         }
         ExprKind::Collection { items, .. } | ExprKind::Opaque(items) => {
-            items.iter_mut().for_each(|item| respan(item, span));
+            for item in items {
+                respan(item, span);
+            }
         }
         _ => {}
     }

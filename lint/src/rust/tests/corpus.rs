@@ -50,7 +50,9 @@ impl Walk<'_, '_> {
     }
 
     fn stmts(&mut self, parent: Span, stmts: &[Stmt]) {
-        stmts.iter().for_each(|stmt| self.stmt(parent, stmt));
+        for stmt in stmts {
+            self.stmt(parent, stmt);
+        }
     }
 
     fn exprs<'e>(&mut self, parent: Span, exprs: impl IntoIterator<Item = &'e Expr>) {
@@ -152,7 +154,7 @@ impl Walk<'_, '_> {
             }
             ExprKind::Compare { left, rest } => {
                 self.expr(span, left);
-                rest.iter().for_each(|(_, right)| self.expr(span, right));
+                self.exprs(span, rest.iter().map(|(_, right)| right));
             }
             ExprKind::Conditional { test, then, otherwise } => {
                 self.exprs(span, [&**test, then, otherwise]);
@@ -172,7 +174,7 @@ impl Walk<'_, '_> {
             }
             ExprKind::Construct { path, fields, base } => {
                 self.expr(span, path);
-                fields.iter().for_each(|(_, value)| self.expr(span, value));
+                self.exprs(span, fields.iter().map(|(_, value)| value));
                 self.exprs(span, base.as_deref());
             }
             ExprKind::Bool { values, .. }

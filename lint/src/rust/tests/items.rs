@@ -328,7 +328,7 @@ fn byte_order_mark_and_interpreter_line_keep_places() {
         let module = lowered(&text);
         assert_eq!(&text[module.functions[0].name_span.range()], "name");
     }
-    super::check("#![allow(x)]\nfn f() {}", "fn f()");
+    check("#![allow(x)]\nfn f() {}", "fn f()");
 }
 
 #[test]
