@@ -168,6 +168,8 @@ pub(super) struct Interpreter<'p> {
     last_runs: FxHashMap<FunctionRef, call::Memo>,
     active: FxHashMap<FunctionRef, u32>,
     known_hash: u64,
+    impl_types: FxHashMap<FunctionRef, Name>,
+    classes_by_name: FxHashMap<Name, Vec<ClassRef>>,
     /// Outside types of opaque values (tensors).
     types: FxHashMap<Term, Name>,
     star_imports: FxHashMap<FileId, Vec<Term>>,
@@ -187,7 +189,7 @@ impl<'p> Interpreter<'p> {
         let terms = Terms::default();
         let start = Site { file: entry, span: Span::default() };
         let root = PathNode { parent: None, condition: terms.yes, site: start, frame: FrameId(0) };
-        Self {
+        let mut new = Self {
             project,
             table,
             entry,
@@ -221,6 +223,8 @@ impl<'p> Interpreter<'p> {
             last_runs: FxHashMap::default(),
             active: FxHashMap::default(),
             known_hash: 0,
+            impl_types: FxHashMap::default(),
+            classes_by_name: FxHashMap::default(),
             types: FxHashMap::default(),
             star_imports: FxHashMap::default(),
             frame: FrameId(0),
@@ -229,7 +233,9 @@ impl<'p> Interpreter<'p> {
             class_roles: FxHashMap::default(),
             memo: FxHashMap::default(),
             epoch: 0,
-        }
+        };
+        new.index_impls();
+        new
     }
 
     /// Runs the entry file as the main program, and its `main` if it is Rust.

@@ -588,6 +588,7 @@ impl<'p> Interpreter<'p> {
         let class = definition
             .class
             .map(|index| crate::analysis::term::ClassRef { file: callee.function.file, index });
+        let class = class.or_else(|| self.class_by_impl(callee.function));
         let class = class.or_else(|| self.receiver_class(callee.bound)).or_else(|| {
             let closure = callee.closure?;
             self.frames[closure.0 as usize].class

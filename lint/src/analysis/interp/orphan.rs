@@ -144,24 +144,26 @@ impl<'p> Interpreter<'p> {
     }
 
     /// Rust: the class whose `impl` holds a function.
-    fn class_by_impl(&self, function: FunctionRef) -> Option<ClassRef> {
-        let module = &self.project.file(function.file).module;
-        if module.language != Language::Rust {
-            return None;
-        }
-        let block = module.impls.iter().find(|b| b.methods.contains(&function.index))?;
-        let name = block.target.last_name()?;
-        let own = (0..module.classes.len())
-            .map(|index| ClassIndex(index as u32))
-            .find(|&index| module.class(index).name == name);
-        match own {
-            Some(index) => Some(ClassRef { file: function.file, index }),
-            None => self
-                .classes
-                .keys()
-                .copied()
-                .filter(|c| self.project.file(c.file).module.class(c.index).name == name)
-                .min_by_key(|c| (c.file, c.index.0)),
+    pub(super) fn class_by_impl(&self, function: FunctionRef) -> Option<ClassRef> {
+        let name = self.impl_types.get(&function)?;
+        let named = self.classes_by_name.get(name)?;
+        named.iter().find(|c| c.file == function.file).or(named.first()).copied()
+    }
+
+    /// Rust: which type each `impl` function belongs to, and where types are.
+    pub(super) fn index_impls(&mut self) {
+        let rust = self.project.files.iter().filter(|f| f.module.language == Language::Rust);
+        for file in rust {
+            for (index, class) in file.module.classes.iter().enumerate() {
+                let class_ref = ClassRef { file: file.id, index: ClassIndex(index as u32) };
+                self.classes_by_name.entry(class.name).or_default().push(class_ref);
+            }
+            for block in &file.module.impls {
+                let Some(name) = block.target.last_name() else { continue };
+                for &index in &block.methods {
+                    self.impl_types.insert(FunctionRef { file: file.id, index }, name);
+                }
+            }
         }
     }
 

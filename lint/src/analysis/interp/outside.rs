@@ -149,6 +149,9 @@ impl<'p> Interpreter<'p> {
         {
             return self.perform_plain(&call);
         }
+        if call.role == Role::Passthrough {
+            return self.pass_through(&call);
+        }
         let event = self.tell(&call);
         let value = self.effect(&call, event);
         self.set_result(event, &value);
@@ -161,7 +164,8 @@ impl<'p> Interpreter<'p> {
             return value;
         }
         let Some(returns) = call.row.and_then(|r| r.returns) else {
-            return self.result(call, None, Taint::NONE);
+            let taint = if call.has(Flag::Local) { Taint::LOCAL } else { Taint::NONE };
+            return self.result(call, None, taint);
         };
         self.typed_result(call, returns, None, Taint::NONE)
     }
@@ -312,6 +316,14 @@ impl<'p> Interpreter<'p> {
         event: Option<EventId>,
         taint: Taint,
     ) -> Value {
+        if &*class == "self" {
+            if call.has(Flag::Builder)
+                && let Some(receiver) = call.receiver
+            {
+                return self.built(call, receiver);
+            }
+            return self.pass_through(call);
+        }
         if matches!(&*class, "torch.Tensor" | "tch.Tensor") {
             let value = self.result(call, event, taint);
             if let Some(term) = value.single() {
@@ -358,10 +370,11 @@ impl<'p> Interpreter<'p> {
     }
 
     fn wrap(&mut self, call: &Outside<'p>, event: EventId) -> Value {
-        let class = call.row.and_then(|r| r.name).or(call.name);
+        let class = call.row.and_then(|r| r.returns.or(r.name)).or(call.name);
         let class = ObjectClass::Outside(class.unwrap_or(Name::new("<wrapper>")));
         let wrapper = self.new_object(call.site, class, call.arguments.clone(), Some(event));
-        let module = call.named("module").map(|a| &a.value).or_else(|| call.first()).cloned();
+        let module = call.named("module").or_else(|| call.named("model")).map(|a| &a.value);
+        let module = module.or_else(|| call.first()).cloned();
         if let Some(module) = module {
             self.note_wrapped(wrapper, &module);
         }
