@@ -147,6 +147,8 @@ impl<'p> Interpreter<'p> {
             }
             TermKind::Class(class) => self.instantiate(class, arguments, site),
             TermKind::Object(id) => self.call_object(id, callee, arguments, site, expr),
+            // tch-ddp's `module()` is a method; what it gives is the module.
+            TermKind::Inner(_) if self.is_rust() && arguments.is_empty() => self.value(callee),
             TermKind::Inner(id) => {
                 self.forward(callee, Via::Inner(id), None, arguments, site, expr)
             }
