@@ -3,9 +3,15 @@
 //! The only part of the linter that knows Python's grammar, and the only one that names the
 //! parser. It does no I/O and judges nothing.
 
+mod config;
 #[cfg(test)]
 mod dump;
+mod entries;
 mod errors;
+mod known;
 mod lower;
+pub mod modules;
+mod walk;
 
+pub use entries::entries;
 pub use lower::{DEPTH_MAX, lower};

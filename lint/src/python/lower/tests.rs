@@ -1,8 +1,9 @@
 //! Behaviour of `lower`: each kind of syntax, places, comments, broken and deep input.
 
-use super::super::dump::{Walk, dump};
+use super::super::dump::dump;
+use super::super::walk::{self, Node};
 use super::{DEPTH_MAX, lower};
-use crate::model::{Module, Span};
+use crate::model::Module;
 
 fn check(source: &str, expected: &str) {
     let module = lower(source);
@@ -20,10 +21,19 @@ fn check_expr(pairs: &[(&str, &str)]) {
 
 /// Nodes lie within their parents and on character boundaries. Returns the deepest nesting.
 pub(super) fn check_spans(source: &str, module: &Module) -> usize {
-    Walk::all(module, Span::new(0, source.len()), |parent, at, what| {
+    let mut deepest = 0;
+    walk::everything(module, |place, node| {
+        let (at, what) = match node {
+            Node::Stmt(stmt) => (stmt.span, "statement"),
+            Node::Expr(expr) => (expr.span, "expression"),
+            Node::Part(at, what) => (at, what),
+        };
+        let parent = place.parent;
         assert!(parent.contains(at), "{what} {at:?} leaves {parent:?} in\n{source}");
         assert!(source.get(at.range()).is_some(), "{what} {at:?} cuts a character in\n{source}");
-    })
+        deepest = deepest.max(place.depth);
+    });
+    deepest
 }
 
 #[test]

@@ -1,0 +1,318 @@
+//! Which Python files of a project start a program.
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::modules::Modules;
+use super::walk::{self, Node};
+use crate::model::{
+    Argument, Expr, ExprKind, FileId, Import, Imported, Language, Name, Stmt, StmtKind,
+};
+use crate::project::{Imports, Project, Resolution, SourceFile};
+
+/// Calls that a file makes at its top level only if it is meant to be run.
+const WORK: [&str; 13] = [
+    "DataLoader",
+    "DataParallel",
+    "DistributedDataParallel",
+    "Fire",
+    "backward",
+    "cuda",
+    "fit",
+    "init_process_group",
+    "load_state_dict",
+    "parse_args",
+    "parse_known_args",
+    "step",
+    "zero_grad",
+];
+
+/// Files that start a program, in file order: those with `if __name__ == "__main__"`, files
+/// that nothing imports and that work at their top level, `__main__.py`, notebooks, targets of
+/// `mp.spawn`, and console scripts.
+///
+/// `configs`: path and text of `pyproject.toml`, `setup.cfg` and `setup.py` files; paths as in
+/// the project. What cannot be read in them is passed over.
+pub fn entries(project: &Project, configs: &[(&str, &str)]) -> Vec<FileId> {
+    let modules = Modules::new(&project.files);
+    let python = || project.files.iter().filter(|file| file.module.language == Language::Python);
+    let imported = imported(&modules, python());
+    let mut found: FxHashSet<FileId> = python()
+        .filter(|file| {
+            file.module.has_main
+                || file.path.ends_with(".ipynb")
+                || file.path.rsplit('/').next() == Some("__main__.py")
+                || (!imported.contains(&file.id) && works_at_top(file))
+        })
+        .map(|file| file.id)
+        .collect();
+    for file in python() {
+        found.extend(spawned(&modules, file));
+    }
+    for (path, text) in configs {
+        found.extend(super::config::scripts(path, text).iter().filter_map(|script| {
+            let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+            modules.from_folder(folder, script)
+        }));
+    }
+    let mut found: Vec<FileId> = found.into_iter().collect();
+    found.sort();
+    found
+}
+
+/// Files that another file imports.
+fn imported<'p>(
+    modules: &Modules,
+    files: impl Iterator<Item = &'p SourceFile>,
+) -> FxHashSet<FileId> {
+    let mut imported = FxHashSet::default();
+    for file in files {
+        for import in imports(file) {
+            let mut dotted = import.module.to_string();
+            let mut add = |dotted: &str| {
+                let found = modules.resolve(file.id, file.id, import.level, dotted);
+                if let Resolution::File(found) = found
+                    && found != file.id
+                {
+                    imported.insert(found);
+                }
+            };
+            add(&dotted);
+            if let Imported::Member(member) = import.what {
+                if !dotted.is_empty() {
+                    dotted.push('.');
+                }
+                dotted.push_str(&member);
+                add(&dotted);
+            }
+        }
+    }
+    imported
+}
+
+fn imports(file: &SourceFile) -> Vec<&Import> {
+    let mut imports = Vec::new();
+    walk::everything(&file.module, |_, node| {
+        if let Node::Stmt(Stmt { kind: StmtKind::Import(import), .. }) = node {
+            imports.push(import);
+        }
+    });
+    imports
+}
+
+/// Names of the functions that the top level of a file defines.
+fn functions(file: &SourceFile) -> FxHashSet<Name> {
+    let mut names = FxHashSet::default();
+    for stmt in &file.module.body {
+        if let StmtKind::Function(index) = stmt.kind {
+            names.insert(file.module.function(index).name);
+        }
+    }
+    names
+}
+
+fn works_at_top(file: &SourceFile) -> bool {
+    let own = functions(file);
+    let mut works = false;
+    walk::top_level(&file.module, |_, node| {
+        let Node::Expr(Expr { kind: ExprKind::Call { callee, arguments }, .. }) = node else {
+            return;
+        };
+        let is_own = |expr: &Expr| matches!(expr.kind, ExprKind::Name(name) if own.contains(&name));
+        works |= match &callee.kind {
+            ExprKind::Name(name) => is_own(callee) && !name.starts_with('_'),
+            // `app.run(main)`
+            ExprKind::Attribute { name, .. } if name == "run" => {
+                arguments.iter().any(|argument| is_own(&argument.value))
+            }
+            _ => false,
+        };
+        works |= callee.last_name().is_some_and(|name| WORK.binary_search(&&*name).is_ok());
+    });
+    works
+}
+
+/// Files whose functions this file hands to `mp.spawn`.
+fn spawned(modules: &Modules, file: &SourceFile) -> Vec<FileId> {
+    if !file.text.contains("spawn") && !file.text.contains("start_processes") {
+        return Vec::new();
+    }
+    let bindings: FxHashMap<Name, &Import> =
+        imports(file).into_iter().map(|import| (import.binding, import)).collect();
+    let mut found = Vec::new();
+    walk::everything(&file.module, |_, node| {
+        if let Node::Expr(Expr { kind: ExprKind::Call { callee, arguments }, .. }) = node
+            && starts_processes(callee, &bindings)
+            && let Some(target) = target(arguments)
+        {
+            found.extend(file_of(modules, file, target, &bindings));
+        }
+    });
+    found
+}
+
+fn starts_processes(callee: &Expr, bindings: &FxHashMap<Name, &Import>) -> bool {
+    let Some(path) = callee.path() else { return false };
+    let (first, last) = (path[0], path[path.len() - 1]);
+    let import = bindings.get(&first);
+    let starts = |name: Name| name == "spawn" || name == "start_processes";
+    let is_start = starts(last)
+        || import.is_some_and(|import| {
+            matches!(import.what, Imported::Member(member) if path.len() == 1 && starts(member))
+        });
+    let is_multiprocessing = |name: &str| name.contains("multiprocessing");
+    is_start
+        && (path.iter().any(|part| is_multiprocessing(part))
+            || import.is_some_and(|import| {
+                is_multiprocessing(&import.module)
+                    || matches!(import.what, Imported::Member(name) if is_multiprocessing(&name))
+            }))
+}
+
+/// The function that is started: the first argument or `fn`, also inside `partial(..)`.
+fn target(arguments: &[Argument]) -> Option<&Expr> {
+    let named = arguments.iter().find(|argument| argument.name.is_some_and(|name| name == "fn"));
+    let first = arguments.first().filter(|argument| argument.name.is_none());
+    let target = &named.or(first)?.value;
+    match &target.kind {
+        ExprKind::Call { callee, arguments } if callee.last_name()? == "partial" => {
+            Some(&arguments.first()?.value)
+        }
+        _ => Some(target),
+    }
+}
+
+/// The file that defines a function, as far as one import leads.
+fn file_of(
+    modules: &Modules,
+    file: &SourceFile,
+    function: &Expr,
+    bindings: &FxHashMap<Name, &Import>,
+) -> Option<FileId> {
+    let path = function.path()?;
+    let Some(import) = bindings.get(&path[0]) else {
+        return functions(file).contains(path.first()?).then_some(file.id);
+    };
+    let mut parts = vec![import.module];
+    if let Imported::Member(member) = import.what {
+        parts.push(member);
+    }
+    parts.extend(&path[1..]);
+    parts.retain(|part| !part.is_empty());
+    // The last name is the function; what is before it is the module.
+    let module: Vec<&str> = parts[..parts.len() - 1].iter().map(|part| &**part).collect();
+    let module = module.join(".");
+    match modules.resolve(file.id, file.id, import.level, &module) {
+        Resolution::File(found) => Some(found),
+        Resolution::Package | Resolution::External => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::python::lower;
+
+    fn check(files: &[(&str, &str)], configs: &[(&str, &str)], expected: &[&str]) {
+        let files: Vec<SourceFile> = files
+            .iter()
+            .zip(0..)
+            .map(|((path, text), id)| SourceFile {
+                id: FileId(id),
+                path: (*path).to_owned(),
+                text: (*text).into(),
+                module: lower(text),
+                reported: true,
+            })
+            .collect();
+        let imports = Box::new(Modules::new(&files));
+        let project = Project { root: PathBuf::new(), files, imports };
+        let found = entries(&project, configs);
+        let found: Vec<&str> = found.iter().map(|id| &*project.file(*id).path).collect();
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn files_that_run() {
+        check(
+            &[
+                ("a.py", "def f(): pass\nif __name__ == '__main__':\n    f()\n"),
+                ("b.py", "def main(): pass\nmain()\n"),
+                ("c.py", "for x in y:\n    loss.backward()\n"),
+                ("d.py", "import fire\ndef f(): pass\nfire.Fire(f)\n"),
+                ("e.py", "def f(): pass\napp.run(f)\n"),
+                ("f/__main__.py", "import x\n"),
+                ("g.ipynb", ""),
+                ("h.py", "args = parser.parse_args()\n"),
+            ],
+            &[],
+            &["a.py", "b.py", "c.py", "d.py", "e.py", "f/__main__.py", "g.ipynb", "h.py"],
+        );
+    }
+
+    #[test]
+    fn files_that_are_only_imported() {
+        check(
+            &[
+                ("a.py", "def f():\n    loss.backward()\nclass A:\n    x = 1\n"),
+                ("b.py", "import logging\nlogger = logging.getLogger()\nfor x in y: z(x)\n"),
+                ("c.py", "def _f(): pass\n_f()\n"),
+                ("opts.py", "args = parser.parse_args()\n"),
+                ("p/__init__.py", "def f(): pass\nf()\n"),
+                ("p/q.py", "def f(): pass\nf()\n"),
+                ("main.py", "import opts\nfrom p import q\nif __name__ == '__main__': q.f()\n"),
+            ],
+            &[],
+            &["main.py"],
+        );
+    }
+
+    #[test]
+    fn targets_of_spawn() {
+        check(
+            &[
+                (
+                    "a.py",
+                    "import torch.multiprocessing as mp\nfrom w.one import f\ndef g():\n    mp.spawn(f, nprocs=2)\n",
+                ),
+                (
+                    "b.py",
+                    "from torch.multiprocessing import spawn as go\nimport two\ngo(fn=two.f)\n",
+                ),
+                (
+                    "c.py",
+                    "import torch\nfrom functools import partial\nfrom . import three\ntorch.multiprocessing.start_processes(partial(three.f, 1))\n",
+                ),
+                (
+                    "d.py",
+                    "import torch.multiprocessing as mp\ndef f(): pass\ndef g(): mp.spawn(f)\n",
+                ),
+                ("e.py", "import game, four\ndef g(): game.spawn(four.f)\n"),
+                ("four.py", "def f(): pass"),
+                ("three.py", "def f(): pass"),
+                ("two.py", "def f(): pass"),
+                ("w/one.py", "def f(): pass"),
+            ],
+            &[],
+            &["d.py", "three.py", "two.py", "w/one.py"],
+        );
+    }
+
+    #[test]
+    fn console_scripts() {
+        let toml =
+            "[project.scripts]\na = 'app.one:main'\n[tool.poetry.scripts]\nb = 'app.two:f'\n";
+        let setup = "setup(entry_points={'console_scripts': ['c = app.three:main']})";
+        check(
+            &[
+                ("src/app/__init__.py", ""),
+                ("src/app/one.py", "def main(): pass"),
+                ("src/app/three.py", "def main(): pass"),
+                ("src/app/two.py", "def f(): pass"),
+            ],
+            &[("pyproject.toml", toml), ("setup.py", setup), ("bad/pyproject.toml", "[")],
+            &["src/app/one.py", "src/app/three.py", "src/app/two.py"],
+        );
+    }
+}
