@@ -72,22 +72,19 @@ pub enum Reach {
 pub fn entries(project: &Project) -> Vec<Entry> {
     let mut entries = Vec::new();
     for language in [Language::Python, Language::Rust] {
-        let mut files = project.files.iter().filter(|file| file.module.language == language);
-        let before = entries.len();
-        let found = files.clone().filter(|file| file.module.has_main || runs_at_top(file));
-        entries.extend(found.map(|file| Entry { file: Some(file.id), language }));
-        if entries.len() == before && files.next().is_some() {
+        let of_language = || project.files.iter().filter(|f| f.module.language == language);
+        let files: Vec<FileId> = match language {
+            Language::Python => crate::python::entries(project),
+            Language::Rust => {
+                of_language().filter(|file| file.module.has_main).map(|file| file.id).collect()
+            }
+        };
+        if files.is_empty() && of_language().next().is_some() {
             entries.push(Entry { file: None, language });
         }
+        entries.extend(files.into_iter().map(|file| Entry { file: Some(file), language }));
     }
     entries
-}
-
-/// A Python file that does work at its top level is a script.
-fn runs_at_top(file: &crate::project::SourceFile) -> bool {
-    use crate::model::StmtKind;
-    file.module.language == Language::Python
-        && file.module.body.iter().any(|s| matches!(s.kind, StmtKind::Loop { .. }))
 }
 
 impl<'p> Program<'p> {

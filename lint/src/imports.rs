@@ -1,76 +1,26 @@
-//! How the files of a project find each other: both languages' resolution as one.
-
-use rustc_hash::FxHashMap;
+//! How the files of a project find each other: each language's resolution for its files.
 
 use crate::model::FileId;
 use crate::project::{Imports, Resolution, SourceFile};
+use crate::python::Modules;
 
-/// Resolves by path alone.
-pub struct ByPath {
-    by_path: FxHashMap<String, FileId>,
-    paths: Vec<String>,
+/// Asks the front end of the importing file's language.
+pub struct ByLanguage {
+    python: Modules,
 }
 
-impl ByPath {
+impl ByLanguage {
     pub fn new(files: &[SourceFile]) -> Self {
-        Self {
-            by_path: files.iter().map(|f| (f.path.clone(), f.id)).collect(),
-            paths: files.iter().map(|f| f.path.clone()).collect(),
-        }
-    }
-
-    fn below(&self, folder: &str, dotted: &str) -> Resolution {
-        let path = dotted.replace('.', "/");
-        let base = if folder.is_empty() { path } else { format!("{folder}/{path}") };
-        for candidate in [format!("{base}.py"), format!("{base}/__init__.py")] {
-            if let Some(&file) = self.by_path.get(&candidate) {
-                return Resolution::File(file);
-            }
-        }
-        let prefix = format!("{base}/");
-        if !dotted.is_empty() && self.paths.iter().any(|p| p.starts_with(&prefix)) {
-            return Resolution::Package;
-        }
-        Resolution::External
+        Self { python: Modules::new(files) }
     }
 }
 
-fn folder(path: &str) -> &str {
-    path.rsplit_once('/').map_or("", |(folder, _)| folder)
-}
-
-impl Imports for ByPath {
+impl Imports for ByLanguage {
     fn resolve(&self, from: FileId, entry: FileId, level: u32, dotted: &str) -> Resolution {
-        let here = &self.paths[from.0 as usize];
-        if level > 0 {
-            let mut base = folder(here);
-            for _ in 1..level {
-                base = folder(base);
-            }
-            if dotted.is_empty() {
-                let init = format!("{base}/__init__.py");
-                return self
-                    .by_path
-                    .get(&init)
-                    .map_or(Resolution::Package, |&f| Resolution::File(f));
-            }
-            return self.below(base, dotted);
-        }
-        let entry = folder(&self.paths[entry.0 as usize]);
-        for base in [entry, folder(here), "", "src"] {
-            let found = self.below(base, dotted);
-            if found != Resolution::External {
-                return found;
-            }
-        }
-        Resolution::External
+        self.python.resolve(from, entry, level, dotted)
     }
 
-    fn submodule(&self, parent: FileId, _entry: FileId, name: &str) -> Resolution {
-        let path = &self.paths[parent.0 as usize];
-        if !path.ends_with("__init__.py") {
-            return Resolution::External;
-        }
-        self.below(folder(path), name)
+    fn submodule(&self, parent: FileId, entry: FileId, name: &str) -> Resolution {
+        self.python.submodule(parent, entry, name)
     }
 }

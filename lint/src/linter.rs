@@ -67,14 +67,14 @@ pub fn language_of(path: &str) -> Option<Language> {
 
 /// Lowers all texts. Those of no known language are left out.
 pub fn load(input: Input) -> (Project, Vec<Crash>) {
-    let Input { root, mut sources, manifests: _, torch } = input;
+    let Input { root, mut sources, manifests, torch } = input;
     sources.retain(|source| language_of(&source.path).is_some());
     sources.sort_by(|a, b| a.path.cmp(&b.path));
     let lowered: Vec<(SourceFile, Option<Crash>)> =
         sources.into_par_iter().enumerate().map(|(index, source)| lower(index, source)).collect();
     let (files, crashes): (Vec<_>, Vec<_>) = lowered.into_iter().unzip();
-    let imports = Box::new(crate::imports::ByPath::new(&files));
-    (Project { root, files, torch, imports }, crashes.into_iter().flatten().collect())
+    let imports = Box::new(crate::imports::ByLanguage::new(&files));
+    (Project { root, files, torch, manifests, imports }, crashes.into_iter().flatten().collect())
 }
 
 /// All findings in reported files. `settings` gives those that govern a file.

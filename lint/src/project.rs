@@ -24,6 +24,8 @@ pub struct Project {
     pub files: Vec<SourceFile>,
     /// The releases of torch that the project runs on.
     pub torch: TorchRange,
+    /// `Cargo.toml`, `pyproject.toml` and `setup.cfg` files: path and text.
+    pub manifests: Vec<(String, Arc<str>)>,
     /// How the files' imports lead to each other.
     pub imports: Box<dyn Imports>,
 }

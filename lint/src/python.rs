@@ -10,8 +10,9 @@ mod entries;
 mod errors;
 mod known;
 mod lower;
-pub mod modules;
+mod modules;
 mod walk;
 
 pub use entries::entries;
 pub use lower::{DEPTH_MAX, lower};
+pub use modules::Modules;

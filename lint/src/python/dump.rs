@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use crate::model::{
-    Arm, ClassIndex, Clause, Expr, ExprKind, FormatPiece, Function, FunctionIndex, Handler, Import,
-    Imported, Literal, LoopHeader, Module, Parameter, ParameterKind, Span, Spread, Stmt, StmtKind,
+    Arm, Clause, Expr, ExprKind, FormatPiece, Function, FunctionIndex, Handler, Import, Imported,
+    Literal, LoopHeader, Module, Parameter, ParameterKind, Spread, Stmt, StmtKind,
 };
 
 /// One line per statement, indented; every operator with its own parentheses.

@@ -9,7 +9,8 @@ use crate::model::{
 };
 use crate::project::{Imports, Project, Resolution, SourceFile};
 
-/// Calls that a file makes at its top level only if it is meant to be run.
+/// Calls that a file makes at its top level only if it is meant to be run. So are loops with
+/// calls in them.
 const WORK: [&str; 13] = [
     "DataLoader",
     "DataParallel",
@@ -28,18 +29,15 @@ const WORK: [&str; 13] = [
 
 /// Files that start a program, in file order: those with `if __name__ == "__main__"`, files
 /// that nothing imports and that work at their top level, `__main__.py`, notebooks, targets of
-/// `mp.spawn`, and console scripts.
-///
-/// `configs`: path and text of `pyproject.toml`, `setup.cfg` and `setup.py` files; paths as in
-/// the project. What cannot be read in them is passed over.
-pub fn entries(project: &Project, configs: &[(&str, &str)]) -> Vec<FileId> {
+/// `mp.spawn`, and the console scripts of `pyproject.toml`, `setup.cfg` and `setup.py`.
+pub fn entries(project: &Project) -> Vec<FileId> {
     let modules = Modules::new(&project.files);
     let python = || project.files.iter().filter(|file| file.module.language == Language::Python);
     let imported = imported(&modules, python());
     let mut found: FxHashSet<FileId> = python()
         .filter(|file| {
             file.module.has_main
-                || file.path.ends_with(".ipynb")
+                || file.path.rsplit('.').next() == Some("ipynb")
                 || file.path.rsplit('/').next() == Some("__main__.py")
                 || (!imported.contains(&file.id) && works_at_top(file))
         })
@@ -48,10 +46,12 @@ pub fn entries(project: &Project, configs: &[(&str, &str)]) -> Vec<FileId> {
     for file in python() {
         found.extend(spawned(&modules, file));
     }
-    for (path, text) in configs {
+    let setups = python().map(|file| (&*file.path, &*file.text));
+    let manifests = project.manifests.iter().map(|(path, text)| (&**path, &**text));
+    for (path, text) in manifests.chain(setups) {
         found.extend(super::config::scripts(path, text).iter().filter_map(|script| {
             let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
-            modules.from_folder(folder, script)
+            modules.named_in_folder(folder, script)
         }));
     }
     let mut found: Vec<FileId> = found.into_iter().collect();
@@ -113,8 +113,12 @@ fn functions(file: &SourceFile) -> FxHashSet<Name> {
 fn works_at_top(file: &SourceFile) -> bool {
     let own = functions(file);
     let mut works = false;
+    let mut loops = Vec::new();
     walk::top_level(&file.module, |_, node| {
-        let Node::Expr(Expr { kind: ExprKind::Call { callee, arguments }, .. }) = node else {
+        if let Node::Stmt(Stmt { kind: StmtKind::Loop { .. }, span }) = node {
+            loops.push(*span);
+        }
+        let Node::Expr(Expr { kind: ExprKind::Call { callee, arguments }, span }) = node else {
             return;
         };
         let is_own = |expr: &Expr| matches!(expr.kind, ExprKind::Name(name) if own.contains(&name));
@@ -126,6 +130,7 @@ fn works_at_top(file: &SourceFile) -> bool {
             }
             _ => false,
         };
+        works |= loops.iter().any(|at| at.contains(*span));
         works |= callee.last_name().is_some_and(|name| WORK.binary_search(&&*name).is_ok());
     });
     works
@@ -213,8 +218,9 @@ mod tests {
 
     use super::*;
     use crate::python::lower;
+    use crate::torch::TorchRange;
 
-    fn check(files: &[(&str, &str)], configs: &[(&str, &str)], expected: &[&str]) {
+    fn check(files: &[(&str, &str)], manifests: &[(&str, &str)], expected: &[&str]) {
         let files: Vec<SourceFile> = files
             .iter()
             .zip(0..)
@@ -227,8 +233,15 @@ mod tests {
             })
             .collect();
         let imports = Box::new(Modules::new(&files));
-        let project = Project { root: PathBuf::new(), files, imports };
-        let found = entries(&project, configs);
+        let manifests = manifests.iter().map(|(path, text)| ((*path).to_owned(), (*text).into()));
+        let project = Project {
+            root: PathBuf::new(),
+            files,
+            torch: TorchRange::default(),
+            manifests: manifests.collect(),
+            imports,
+        };
+        let found = entries(&project);
         let found: Vec<&str> = found.iter().map(|id| &*project.file(*id).path).collect();
         assert_eq!(found, expected);
     }
@@ -239,7 +252,7 @@ mod tests {
             &[
                 ("a.py", "def f(): pass\nif __name__ == '__main__':\n    f()\n"),
                 ("b.py", "def main(): pass\nmain()\n"),
-                ("c.py", "for x in y:\n    loss.backward()\n"),
+                ("c.py", "for x in y:\n    model(x)\n"),
                 ("d.py", "import fire\ndef f(): pass\nfire.Fire(f)\n"),
                 ("e.py", "def f(): pass\napp.run(f)\n"),
                 ("f/__main__.py", "import x\n"),
@@ -256,7 +269,7 @@ mod tests {
         check(
             &[
                 ("a.py", "def f():\n    loss.backward()\nclass A:\n    x = 1\n"),
-                ("b.py", "import logging\nlogger = logging.getLogger()\nfor x in y: z(x)\n"),
+                ("b.py", "import logging\nlogger = logging.getLogger()\nfor x in y: z = x\n"),
                 ("c.py", "def _f(): pass\n_f()\n"),
                 ("opts.py", "args = parser.parse_args()\n"),
                 ("p/__init__.py", "def f(): pass\nf()\n"),
@@ -274,7 +287,8 @@ mod tests {
             &[
                 (
                     "a.py",
-                    "import torch.multiprocessing as mp\nfrom w.one import f\ndef g():\n    mp.spawn(f, nprocs=2)\n",
+                    "import torch.multiprocessing as mp\nfrom w.one import f\n\
+                     def g():\n    mp.spawn(f, nprocs=2)\n",
                 ),
                 (
                     "b.py",
@@ -282,7 +296,8 @@ mod tests {
                 ),
                 (
                     "c.py",
-                    "import torch\nfrom functools import partial\nfrom . import three\ntorch.multiprocessing.start_processes(partial(three.f, 1))\n",
+                    "import torch\nfrom functools import partial\nfrom . import three\n\
+                     torch.multiprocessing.start_processes(partial(three.f, 1))\n",
                 ),
                 (
                     "d.py",
@@ -310,8 +325,9 @@ mod tests {
                 ("src/app/one.py", "def main(): pass"),
                 ("src/app/three.py", "def main(): pass"),
                 ("src/app/two.py", "def f(): pass"),
+                ("setup.py", setup),
             ],
-            &[("pyproject.toml", toml), ("setup.py", setup), ("bad/pyproject.toml", "[")],
+            &[("pyproject.toml", toml), ("bad/pyproject.toml", "[")],
             &["src/app/one.py", "src/app/three.py", "src/app/two.py"],
         );
     }

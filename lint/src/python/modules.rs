@@ -19,7 +19,7 @@ pub struct Modules {
     /// Each file's path, by `FileId`.
     paths: Vec<Box<str>>,
     /// `a/b` is the file `a/b/__init__.py`, else `a/b.py`, else `a/b.pyi`.
-    modules: FxHashMap<Box<str>, FileId>,
+    by_name: FxHashMap<Box<str>, FileId>,
     /// Folders that hold Python files, also further down; the root is not among them.
     folders: FxHashSet<Box<str>>,
     /// Folders with an `__init__.py`.
@@ -55,7 +55,7 @@ impl Modules {
                 modules.holders.entry(name.into()).or_default().push(holder.into());
             }
         }
-        for module in modules.modules.keys().filter(|module| !modules.packages.contains(*module)) {
+        for module in modules.by_name.keys().filter(|module| !modules.packages.contains(*module)) {
             let (holder, name) = split(module);
             if !modules.packages.contains(holder) {
                 modules.loose.entry(name.into()).or_default().push(holder.into());
@@ -82,9 +82,9 @@ impl Modules {
         self.names.insert(split(module).1.into());
         // A package comes before a module, source before a stub.
         let rank = |path: &str| (!path.contains("/__init__."), path.ends_with('i'));
-        let other = self.modules.get(module).map(|other| rank(&self.paths[other.0 as usize]));
+        let other = self.by_name.get(module).map(|other| rank(&self.paths[other.0 as usize]));
         if other.is_none_or(|other| rank(path) < other) {
-            self.modules.insert(module.into(), id);
+            self.by_name.insert(module.into(), id);
         }
         while !folder.is_empty() && self.folders.insert(folder.into()) {
             self.names.insert(split(folder).1.into());
@@ -105,7 +105,7 @@ impl Modules {
             }
             path.push_str(part);
         }
-        match self.modules.get(path.as_str()) {
+        match self.by_name.get(path.as_str()) {
             Some(&file) => Resolution::File(file),
             None if self.folders.contains(path.as_str()) => Resolution::Package,
             None => Resolution::External,
@@ -120,7 +120,7 @@ impl Modules {
     }
 
     /// The file of a module that is named in a configuration file in `folder`.
-    pub(super) fn from_folder(&self, folder: &str, dotted: &str) -> Option<FileId> {
+    pub(super) fn named_in_folder(&self, folder: &str, dotted: &str) -> Option<FileId> {
         let file = |found| match found {
             Resolution::File(file) => Some(file),
             Resolution::Package | Resolution::External => None,
@@ -131,7 +131,7 @@ impl Modules {
         });
         std::iter::once(folder.to_owned())
             .chain(roots)
-            .chain(self.holders.get(first(dotted)).into_iter().flatten().map(|h| h.to_string()))
+            .chain(self.holders.get(first(dotted)).into_iter().flatten().map(ToString::to_string))
             .find_map(|root| file(self.below(&root, dotted)))
     }
 
@@ -144,7 +144,7 @@ impl Modules {
             folder = split(folder).0;
         }
         if dotted.is_empty() && folder.is_empty() {
-            return self.modules.get("").map_or(Resolution::Package, |&id| Resolution::File(id));
+            return self.by_name.get("").map_or(Resolution::Package, |&id| Resolution::File(id));
         }
         self.below(folder, dotted)
     }
@@ -240,6 +240,10 @@ impl Modules {
 
 impl Imports for Modules {
     fn resolve(&self, from: FileId, entry: FileId, level: u32, dotted: &str) -> Resolution {
+        if self.paths.get(from.0 as usize).is_none_or(|path| path.is_empty()) {
+            // Not a Python file.
+            return Resolution::External;
+        }
         if level > 0 {
             return self.relative(from, level, dotted);
         }
