@@ -3,7 +3,7 @@
 
 use proc_macro2::Span;
 use quote::format_ident;
-use syn::{Data, DeriveInput, Error, Fields, Ident, Index, Member, Type};
+use syn::{Attribute, Data, DeriveInput, Error, Fields, Ident, Index, Member, Type};
 
 use crate::attr::{FieldAttrs, ItemAttrs};
 
@@ -26,6 +26,8 @@ pub(crate) struct Field<'a> {
     /// The variable that generated code binds the field to.
     pub(crate) binding: Ident,
     pub(crate) ty: &'a Type,
+    /// The attributes as written.
+    pub(crate) outer: &'a [Attribute],
     pub(crate) attrs: FieldAttrs,
 }
 
@@ -68,6 +70,7 @@ impl<'a> Variant<'a> {
                 },
                 binding: format_ident!("__field{k}", span = Span::mixed_site()),
                 ty: &field.ty,
+                outer: &field.attrs,
                 attrs: FieldAttrs::read(&field.attrs, errors),
             })
             .collect();
@@ -90,17 +93,23 @@ impl Field<'_> {
 
 /// The errors met so far.
 #[derive(Default)]
-pub(crate) struct Errors(Option<Error>);
+pub(crate) struct Errors(Vec<Error>);
 
 impl Errors {
     pub(crate) fn push(&mut self, error: Error) {
-        match &mut self.0 {
-            Some(errors) => errors.combine(error),
-            None => self.0 = Some(error),
-        }
+        self.0.push(error);
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// All of them as one, which prints each at its place.
     pub(crate) fn finish(self) -> Result<(), Error> {
-        self.0.map_or(Ok(()), Err)
+        let combined = self.0.into_iter().reduce(|mut all, error| {
+            all.combine(error);
+            all
+        });
+        combined.map_or(Ok(()), Err)
     }
 }

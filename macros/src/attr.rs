@@ -4,17 +4,18 @@
 use proc_macro2::{Span, TokenStream};
 use quote::quote;
 use syn::meta::ParseNestedMeta;
-use syn::parse::Parser;
+use syn::parse::{ParseStream, Parser};
 use syn::punctuated::Punctuated;
 use syn::spanned::Spanned;
-use syn::{Attribute, Error, LitStr, Path, Token, WherePredicate};
+use syn::{Attribute, Error, Expr, Ident, LitStr, Path, Token, Type, WherePredicate};
 
 use crate::ast::Errors;
 
 /// The keys of a field.
-const FIELD_KEYS: &[&str] = &["param", "buffer", "skip", "rename", "name"];
+const FIELD_KEYS: &[&str] =
+    &["param", "buffer", "skip", "rename", "name", "count", "shape", "init", "build"];
 /// The keys of a struct or enum.
-const ITEM_KEYS: &[&str] = &["bound", "crate"];
+const ITEM_KEYS: &[&str] = &["bound", "crate", "new", "register"];
 
 #[derive(Default)]
 pub(crate) struct FieldAttrs {
@@ -23,19 +24,38 @@ pub(crate) struct FieldAttrs {
     pub(crate) skip: Option<Span>,
     pub(crate) rename: Option<LitStr>,
     pub(crate) name: Option<LitStr>,
+    /// How the generated constructor makes the field.
+    pub(crate) count: Option<Code>,
+    pub(crate) shape: Option<Code>,
+    pub(crate) init: Option<Code>,
+    pub(crate) build: Option<Code>,
+    /// Something of it could not be read, so what seems to be missing may not be.
+    pub(crate) broken: bool,
+}
+
+/// An expression given as text.
+pub(crate) struct Code {
+    pub(crate) expr: Expr,
+    pub(crate) span: Span,
 }
 
 impl FieldAttrs {
     pub(crate) fn read(attrs: &[Attribute], errors: &mut Errors) -> Self {
         let mut read = Self::default();
+        let n_errors = errors.len();
         each_key(attrs, errors, |key, meta| match key {
             "param" => set(&mut read.param, meta, flag),
             "buffer" => set(&mut read.buffer, meta, flag),
             "skip" => set(&mut read.skip, meta, flag),
             "rename" => set(&mut read.rename, meta, text),
             "name" => set(&mut read.name, meta, text),
+            "count" => set(&mut read.count, meta, code),
+            "shape" => set(&mut read.shape, meta, code),
+            "init" => set(&mut read.init, meta, code),
+            "build" => set(&mut read.build, meta, code),
             other => Err(unknown(meta, other, FIELD_KEYS, ITEM_KEYS, "the struct or enum itself")),
         });
+        read.broken = errors.len() > n_errors;
         read
     }
 }
@@ -46,6 +66,15 @@ pub(crate) struct ItemAttrs {
     pub(crate) bound: Option<Vec<WherePredicate>>,
     /// Where `tch_ddp` is to be found.
     pub(crate) krate: Option<Path>,
+    /// The arguments of the generated constructor.
+    pub(crate) new: Option<Constructor>,
+    /// What the method `register` is called instead.
+    pub(crate) register: Option<Ident>,
+}
+
+pub(crate) struct Constructor {
+    pub(crate) span: Span,
+    pub(crate) args: Vec<(Ident, Type)>,
 }
 
 impl ItemAttrs {
@@ -62,6 +91,8 @@ impl ItemAttrs {
                 Ok(bounds.into_iter().collect())
             }),
             "crate" => set(&mut read.krate, meta, |meta| text(meta)?.parse()),
+            "new" => set(&mut read.new, meta, constructor),
+            "register" => set(&mut read.register, meta, |meta| text(meta)?.parse()),
             other => Err(unknown(meta, other, ITEM_KEYS, FIELD_KEYS, "a field")),
         });
         read
@@ -87,8 +118,7 @@ fn each_key(
 ) {
     for attr in attrs.iter().filter(|attr| attr.path().is_ident("dp")) {
         let parsed = attr.parse_nested_meta(|meta| {
-            let key = meta.path.get_ident().map(ToString::to_string).unwrap_or_default();
-            if let Err(error) = read(&key, &meta) {
+            if let Err(error) = read(&key_of(&meta), &meta) {
                 errors.push(error);
                 skip_value(&meta)?;
             }
@@ -128,10 +158,40 @@ fn flag(meta: &ParseNestedMeta<'_>) -> Result<Span, Error> {
 
 fn text(meta: &ParseNestedMeta<'_>) -> Result<LitStr, Error> {
     if !meta.input.peek(Token![=]) {
-        let key = meta.path.get_ident().map(ToString::to_string).unwrap_or_default();
-        return Err(meta.error(format!("this key takes a value: `{key} = \"..\"`")));
+        let message = format!("this key takes a value: `{} = \"..\"`", key_of(meta));
+        return Err(meta.error(message));
     }
-    meta.value()?.parse()
+    let value = meta.value()?;
+    value.parse().map_err(|error| {
+        Error::new(error.span(), format!("the value of `{}` goes in quotes", key_of(meta)))
+    })
+}
+
+fn key_of(meta: &ParseNestedMeta<'_>) -> String {
+    meta.path.get_ident().map(ToString::to_string).unwrap_or_default()
+}
+
+fn code(meta: &ParseNestedMeta<'_>) -> Result<Code, Error> {
+    let text = text(meta)?;
+    let expr = text
+        .parse()
+        .map_err(|error| Error::new(text.span(), format!("{error}; the quotes hold Rust code")))?;
+    Ok(Code { expr, span: meta.path.span() })
+}
+
+fn constructor(meta: &ParseNestedMeta<'_>) -> Result<Constructor, Error> {
+    if !meta.input.peek(syn::token::Paren) {
+        return Err(meta.error("`new` takes the constructor's arguments: `new(channels: i64)`"));
+    }
+    let list;
+    syn::parenthesized!(list in meta.input);
+    let argument = |input: ParseStream<'_>| {
+        let ident = input.parse::<Ident>()?;
+        input.parse::<Token![:]>()?;
+        Ok((ident, input.parse::<Type>()?))
+    };
+    let args = list.parse_terminated(argument, Token![,])?;
+    Ok(Constructor { span: meta.path.span(), args: args.into_iter().collect() })
 }
 
 fn unknown(
@@ -182,6 +242,19 @@ pub(crate) fn crate_path(args: &TokenStream) -> TokenStream {
 /// The hidden module that generated code calls.
 pub(crate) fn private(krate: Option<&Path>) -> TokenStream {
     krate.map_or_else(|| quote!(::tch_ddp::__private), |path| quote!(#path::__private))
+}
+
+/// An `impl` block takes no key but `crate`.
+pub(crate) fn refuse_on_impl(args: &TokenStream, errors: &mut Errors) {
+    let parser = syn::meta::parser(|meta| {
+        if !meta.path.is_ident("crate") {
+            errors.push(meta.error("not expected on an `impl` block; it belongs on the struct"));
+        }
+        skip_value(&meta)
+    });
+    if let Err(error) = parser.parse2(args.clone()) {
+        errors.push(error);
+    }
 }
 
 /// Checks that the arguments are a list of keys, so that the error stands at the attribute itself.

@@ -4,52 +4,11 @@
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
 use syn::spanned::Spanned;
-use syn::{DeriveInput, Error, Generics, Item, Type, WherePredicate, parse_quote};
+use syn::{DeriveInput, Generics, Type, WherePredicate, parse_quote};
 
 use crate::ast::{Definition, Errors, Field, Variant};
 use crate::kind::{self, Params, Shape};
-use crate::{attr, fallback, valid};
-
-/// The attribute itself: adds the derive, and tells where it belongs.
-pub(crate) fn attribute(args: &TokenStream, item: TokenStream) -> TokenStream {
-    if let Err(error) = attr::parse_args(args) {
-        let error = error.to_compile_error();
-        return quote!(#error #item);
-    }
-    let krate = attr::crate_path(args);
-    let attrs = attr::as_item_attr(args);
-    match syn::parse2::<Item>(item.clone()) {
-        Ok(Item::Struct(_) | Item::Enum(_) | Item::Union(_)) => quote! {
-            #[derive(#krate::DeriveReplicable)]
-            #attrs
-            #item
-        },
-        Ok(other) => {
-            let error = Error::new(
-                Span::call_site(),
-                format!(
-                    "`#[data_parallel]` belongs on the struct or enum that holds the layers, not \
-                     on {}",
-                    noun(&other)
-                ),
-            );
-            let error = error.to_compile_error();
-            quote!(#error #item)
-        }
-        // What does not parse is an error of the compiler already.
-        Err(_) => item,
-    }
-}
-
-fn noun(item: &Item) -> &'static str {
-    match item {
-        Item::Fn(_) => "a function: models made of closures go to `Ddp::new` as they are",
-        Item::Trait(_) => "a trait",
-        Item::Mod(_) => "a module",
-        Item::Type(_) => "an alias: put it where the type is defined",
-        _ => "this item",
-    }
-}
+use crate::{attr, construct, fallback, valid};
 
 pub(crate) fn replicable(input: &DeriveInput) -> TokenStream {
     let mut errors = Errors::default();
@@ -58,7 +17,7 @@ pub(crate) fn replicable(input: &DeriveInput) -> TokenStream {
     let krate = attr::private(definition.attrs.krate.as_ref());
     match errors.finish() {
         Ok(()) => model(&definition, &krate),
-        Err(error) => fallback::replicable(input, &krate, &error),
+        Err(error) => fallback::replicable(&definition, &krate, &error),
     }
 }
 
@@ -68,10 +27,11 @@ fn model(definition: &Definition<'_>, krate: &TokenStream) -> TokenStream {
     let generics = with_bounds(&input.generics, bounds);
     let (impl_generics, ty, clause) = generics.split_for_impl();
     let ident = &input.ident;
+    let new = construct::constructor(definition, krate);
     let walk = Walk::new(definition, krate);
     let visit = walk.arms(definition, Mode::Shared);
     let visit_mut = walk.arms(definition, Mode::Mutable);
-    let register = register(input, krate);
+    let register = register(definition, krate);
     quote! {
         #[automatically_derived]
         #[allow(clippy::all, clippy::pedantic, unused_qualifications)]
@@ -87,11 +47,15 @@ fn model(definition: &Definition<'_>, krate: &TokenStream) -> TokenStream {
             }
         }
         #register
+        #new
     }
 }
 
 /// The inherent method, which needs no import; it is as visible as the type.
-pub(crate) fn register(input: &DeriveInput, krate: &TokenStream) -> TokenStream {
+pub(crate) fn register(definition: &Definition<'_>, krate: &TokenStream) -> TokenStream {
+    let input = definition.original;
+    let default = || Ident::new("register", Span::call_site());
+    let method = definition.attrs.register.clone().unwrap_or_else(default);
     let (impl_generics, ty, clause) = input.generics.split_for_impl();
     let (ident, vis) = (&input.ident, &input.vis);
     quote! {
@@ -100,7 +64,7 @@ pub(crate) fn register(input: &DeriveInput, krate: &TokenStream) -> TokenStream 
         impl #impl_generics #ident #ty #clause {
             /// Registers what the fields hold and the store does not know yet; to be called right
             /// after building, before any `load`. See `tch_ddp::module::register`.
-            #vis fn register(
+            #vis fn #method(
                 &self,
                 root: &#krate::tch::nn::Path<'_>,
             ) -> #krate::Result<#krate::Registered>

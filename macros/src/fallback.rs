@@ -5,13 +5,20 @@ use proc_macro2::TokenStream;
 use quote::quote;
 use syn::{DeriveInput, Error};
 
-use crate::expand;
+use crate::ast::Definition;
+use crate::{construct, expand};
 
-pub(crate) fn replicable(input: &DeriveInput, krate: &TokenStream, error: &Error) -> TokenStream {
+pub(crate) fn replicable(
+    definition: &Definition<'_>,
+    krate: &TokenStream,
+    error: &Error,
+) -> TokenStream {
+    let input = definition.original;
     let errors = error.to_compile_error();
     let (generics, ty, clause) = input.generics.split_for_impl();
     let ident = &input.ident;
-    let register = expand::register(input, krate);
+    let new = construct::stub(definition, krate);
+    let register = expand::register(definition, krate);
     quote! {
         #errors
         #[automatically_derived]
@@ -20,6 +27,7 @@ pub(crate) fn replicable(input: &DeriveInput, krate: &TokenStream, error: &Error
             fn visit_mut(&mut self, _: &mut #krate::Visitor<'_>) {}
         }
         #register
+        #new
     }
 }
 

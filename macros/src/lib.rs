@@ -6,11 +6,16 @@
 
 mod ast;
 mod attr;
+mod attribute;
+mod construct;
 mod expand;
 mod fallback;
 mod kind;
 mod output;
+#[cfg(test)]
+mod tests;
 mod valid;
+mod warning;
 
 use proc_macro::TokenStream;
 use syn::{DeriveInput, parse_macro_input};
@@ -36,7 +41,7 @@ use syn::{DeriveInput, parse_macro_input};
 /// (a `Vec<Tensor>` field `weights` as `weights.0`, `weights.1` …) and reports what each field is.
 #[proc_macro_attribute]
 pub fn data_parallel(args: TokenStream, item: TokenStream) -> TokenStream {
-    expand::attribute(&args.into(), item.into()).into()
+    attribute::data_parallel(&args.into(), item.into()).into()
 }
 
 /// The derive that `#[data_parallel]` stands for.

@@ -4,9 +4,12 @@ use syn::spanned::Spanned;
 use syn::{Error, LitStr, Type};
 
 use crate::ast::{Definition, Errors, Field};
+use crate::attr::Code;
+use crate::construct;
 use crate::kind::{self, Shape};
 
 pub(crate) fn model(definition: &Definition<'_>, errors: &mut Errors) {
+    constructor(definition, errors);
     for field in definition.variants.iter().flat_map(|variant| &variant.fields) {
         roles(field, errors);
         names(field, errors);
@@ -18,13 +21,27 @@ pub(crate) fn model(definition: &Definition<'_>, errors: &mut Errors) {
 }
 
 pub(crate) fn output(definition: &Definition<'_>, errors: &mut Errors) {
+    let attrs = &definition.attrs;
+    let new = attrs.new.as_ref().map(|new| new.span);
+    let register = attrs.register.as_ref().map(Spanned::span);
+    for (key, span) in [("new", new), ("register", register)] {
+        if let Some(span) = span {
+            let message = format!(
+                "`{key}` belongs on a model; an output is neither built nor \
+                                   registered"
+            );
+            errors.push(Error::new(span, message));
+        }
+    }
     for field in definition.variants.iter().flat_map(|variant| &variant.fields) {
-        for (key, span) in [
+        let names = [
             ("param", field.attrs.param),
             ("buffer", field.attrs.buffer),
             ("rename", field.attrs.rename.as_ref().map(Spanned::span)),
             ("name", field.attrs.name.as_ref().map(Spanned::span)),
-        ] {
+        ];
+        let made = declarations(field).map(|(key, code)| (key, Some(code.span)));
+        for (key, span) in names.into_iter().chain(made) {
             if let Some(span) = span {
                 let message = format!(
                     "`{key}` belongs on a model; a field of an output is \
@@ -176,5 +193,90 @@ fn declared_scalar(field: &Field<'_>, errors: &mut Errors) {
                 ),
             ));
         }
+    }
+}
+
+/// The declarations that make fields, and whether every field can be made.
+fn constructor(definition: &Definition<'_>, errors: &mut Errors) {
+    let fields = definition.variants.iter().flat_map(|variant| &variant.fields);
+    let Some(new) = &definition.attrs.new else {
+        for (key, code) in fields.flat_map(|field| declarations(field)) {
+            let message = format!(
+                "`{key}` is for the generated constructor; ask for it with \
+                 `#[data_parallel(new(..))]` and its arguments"
+            );
+            errors.push(Error::new(code.span, message));
+        }
+        return;
+    };
+    if matches!(definition.original.data, syn::Data::Enum(_)) {
+        let message = "an enum has no one way to be built; write its constructor by hand";
+        return errors.push(Error::new(new.span, message));
+    }
+    for field in fields.filter(|field| !field.attrs.broken) {
+        made(field, errors);
+        if !construct::is_made(field) && construct::argument_of(field, new).is_none() {
+            errors.push(Error::new_spanned(
+                &field.member,
+                "the generated constructor cannot make this field: give it `shape` and `init` (a \
+                 tensor) or `build` (anything else), or add an argument of its name to `new(..)`",
+            ));
+        }
+    }
+}
+
+fn declarations<'f>(field: &'f Field<'_>) -> impl Iterator<Item = (&'static str, &'f Code)> {
+    let attrs = &field.attrs;
+    [
+        ("count", attrs.count.as_ref()),
+        ("shape", attrs.shape.as_ref()),
+        ("init", attrs.init.as_ref()),
+        ("build", attrs.build.as_ref()),
+    ]
+    .into_iter()
+    .filter_map(|(key, code)| Some((key, code?)))
+}
+
+/// Keys that need each other, or exclude each other.
+fn made(field: &Field<'_>, errors: &mut Errors) {
+    let attrs = &field.attrs;
+    if let (Some(shape), Some(_)) = (&attrs.shape, &attrs.build) {
+        errors.push(Error::new(
+            shape.span,
+            "`shape` makes a tensor and `build` anything else; keep one of them",
+        ));
+    }
+    match (&attrs.shape, &attrs.init) {
+        (Some(shape), None) => errors.push(Error::new(
+            shape.span,
+            "say with what the tensor starts: `init = \"0.0\"` or `init = \"nn::Init::..\"`",
+        )),
+        (None, Some(init)) => errors.push(Error::new(
+            init.span,
+            "`init` fills a tensor; give its size with `shape = \"[..]\"`",
+        )),
+        _ => {}
+    }
+    if let (Some(shape), None, None) = (&attrs.shape, attrs.param, attrs.buffer) {
+        errors.push(Error::new(
+            shape.span,
+            "say whether the tensor trains: `param` if it does, `buffer` if it does not",
+        ));
+    }
+    let is_list = matches!(kind::shape(field.ty), Shape::List(_));
+    let is_array = matches!(kind::bare(field.ty), Type::Array(_));
+    match &attrs.count {
+        Some(count) if is_array => errors.push(Error::new(
+            count.span,
+            "an array has its length already; make it as a whole with `build`, or hold a `Vec`",
+        )),
+        Some(count) if is_single(field.ty) => {
+            errors.push(Error::new(count.span, "`count` makes a list, and this field is none"));
+        }
+        None if is_list && attrs.shape.is_some() => errors.push(Error::new_spanned(
+            &field.member,
+            "this field is a list: give the number of its tensors with `count = \"..\"`",
+        )),
+        _ => {}
     }
 }

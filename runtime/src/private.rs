@@ -60,6 +60,9 @@ impl<T: ?Sized> OpaqueMut for &mut FieldMut<'_, T> {
     }
 }
 
+/// Compiles for what a forward pass may return.
+pub fn returns_tensors<T: TensorOutput>() {}
+
 /// The entries of a map in the order of their keys.
 pub fn sorted<K: Ord, V>(entries: impl IntoIterator<Item = (K, V)>) -> Vec<(K, V)> {
     let mut entries: Vec<_> = entries.into_iter().collect();

@@ -13,8 +13,12 @@ use crate::workspace::Workspace;
 pub(crate) fn run(workspace: &Workspace) -> Result<ExitCode> {
     setup::run(workspace)?;
     // One build for all members: built one by one, shared crates would be compiled once for each
-    // set of features that the members ask for.
-    let selections: [&[&str]; 1] = [&["--workspace", "--features", "ddp-tests/torch"]];
+    // set of features that the members ask for. The programs that must not compile are an
+    // exception, because they are checked against a tch that is built without libtorch.
+    let selections: [&[&str]; 2] = [
+        &["--workspace", "--features", "ddp-tests/torch"],
+        &["--package", "tch-ddp-macros-ui", "--features", "ui"],
+    ];
     let mut total = Count::default();
     for selection in selections {
         total.add(&test(workspace, selection)?);

@@ -1,0 +1,13 @@
+// An empty name.
+use tch::{Tensor, nn};
+use tch_ddp::data_parallel;
+
+
+#[data_parallel]
+struct Net {
+    fc: nn::Linear,
+    #[dp(rename = "")]
+    extra: Tensor,
+}
+
+fn main() {}
