@@ -11,7 +11,6 @@ mod errors;
 mod known;
 mod lower;
 mod modules;
-pub mod notebook;
 mod walk;
 
 pub use entries::entries;

@@ -16,7 +16,7 @@ use crate::nearest::nearest;
 use crate::project::SourceFile;
 use crate::rules::{self, RULES};
 use directive::{Directive, Named, Verb, directives};
-use statements::Statements;
+use statements::{Statement, Statements};
 
 const UNUSED: &str = "unused-suppression";
 const UNKNOWN: &str = "unknown-suppression";
@@ -55,18 +55,20 @@ pub(crate) struct Reach {
 
 /// Finds the reach of suppressions for places in one file.
 pub(crate) struct Reaches<'f> {
+    file: &'f SourceFile,
     lines: Lines<'f>,
     statements: Statements,
 }
 
 impl<'f> Reaches<'f> {
     pub(crate) fn new(file: &'f SourceFile) -> Self {
-        Self { lines: Lines::new(&file.text), statements: Statements::of(&file.module) }
+        let (lines, statements) = (Lines::new(&file.text), Statements::of(&file.module));
+        Self { file, lines, statements }
     }
 
     pub(crate) fn of(&self, place: Span) -> Reach {
         let own = self.lines.line_at(place.start);
-        let Some(statement) = self.statements.around(place) else {
+        let Some(statement) = self.statement(place) else {
             return Reach { on: [own; 3], below: [own; 2] };
         };
         let first = self.lines.line_at(statement.span.start);
@@ -75,6 +77,17 @@ impl<'f> Reaches<'f> {
             None => self.lines.line_at(statement.span.end.max(1) - 1),
         };
         Reach { on: [first, last, own], below: [first, own] }
+    }
+
+    /// The statement that holds the place; for a place in a comment, the one before it on its
+    /// line.
+    fn statement(&self, place: Span) -> Option<Statement> {
+        let in_comment =
+            self.file.module.comments.iter().any(|comment| comment.span.contains(place));
+        let line = self.lines.line_at(place.start);
+        let is_here = |before: &Statement| self.lines.line_at(before.span.end) == line;
+        let before = in_comment.then(|| self.statements.before(place)).flatten();
+        before.filter(is_here).or_else(|| self.statements.around(place))
     }
 
     /// The last line of a compound statement's header: the last before its body that holds

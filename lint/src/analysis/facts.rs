@@ -123,15 +123,15 @@ impl<'p> Program<'p> {
         }
     }
 
-    /// A condition on a setting: an argument, a parameter nobody fills, a question to the
-    /// outside. Two such conditions may well be one.
-    pub fn is_setting(&self, condition: Term) -> bool {
+    /// A setting decides whether the path is taken: an argument, a parameter nobody fills, a
+    /// question to the outside. Two such conditions may well be one.
+    pub fn hangs_on_settings(&self, path: PathId) -> bool {
         let terms = self.terms();
-        self.mentions(condition, &|kind| match kind {
-            TermKind::Attribute(..) | TermKind::Parameter { .. } => {
+        self.tests(path, &|kind| match kind {
+            TermKind::Attribute(..) | TermKind::Parameter { .. } | TermKind::Apply(..) => {
                 terms.find(kind).is_none_or(|t| terms.rank_kind(t).is_none())
             }
-            TermKind::Apply(..) | TermKind::Outside(_) | TermKind::Item(..) => true,
+            TermKind::Outside(_) | TermKind::Item(..) => true,
             _ => false,
         })
     }

@@ -104,6 +104,10 @@ pub(super) fn discover(
     let mut found = Discovered::default();
     let mut missing = Vec::new();
     for path in &request.paths {
+        let is_inside = |folder: &&PathBuf| *folder != path && path.starts_with(folder);
+        if path.is_dir() && request.paths.iter().find(is_inside).is_some_and(|f| f.is_dir()) {
+            continue;
+        }
         if request.overlay.contains_key(path) || path.is_file() {
             if language_of(&path.to_string_lossy()).is_none() {
                 found.notes.push(format!("{}: neither Python nor Rust, left out", path.display()));

@@ -36,6 +36,12 @@ impl Statements {
         let holding = self.all.iter().filter(|statement| statement.span.contains(start));
         holding.min_by_key(|statement| statement.span.end - statement.span.start).copied()
     }
+
+    /// The last statement that ends before `place`; of several that end there, the innermost.
+    pub(crate) fn before(&self, place: Span) -> Option<Statement> {
+        let ended = self.all.iter().filter(|statement| statement.span.end <= place.start);
+        ended.max_by_key(|statement| (statement.span.end, statement.span.start)).copied()
+    }
 }
 
 struct Collector<'m> {
