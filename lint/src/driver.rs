@@ -5,7 +5,6 @@
 
 mod configs;
 mod discover;
-mod notebook;
 mod read;
 mod write;
 
@@ -22,9 +21,9 @@ use crate::model::FileId;
 use crate::project::Project;
 use crate::torch::{self, TorchRange};
 
+pub use crate::python::notebook::Cells;
 pub use configs::ConfigChoice;
 pub use discover::{absolute, default_paths, root_of};
-pub use notebook::Cells;
 pub use write::write;
 
 /// What to lint, and under which settings.

@@ -11,6 +11,7 @@ mod errors;
 mod known;
 mod lower;
 mod modules;
+pub mod notebook;
 mod walk;
 
 pub use entries::entries;

@@ -1,7 +1,11 @@
 //! The registry: one `mod` line and one entry in `RULES` per rule, both sorted by name.
 
+mod attribute_of_wrapped_model;
+mod data_parallel_in_use;
+mod fixed_device_in_forward;
 mod forward_bypasses_wrapper;
 mod invalid_syntax;
+mod module_of_unwrapped_model;
 mod unknown_suppression;
 mod unused_suppression;
 
@@ -9,8 +13,12 @@ use crate::rule::Rule;
 
 #[rustfmt::skip]
 pub static RULES: &[&Rule] = &[
+    &attribute_of_wrapped_model::RULE,
+    &data_parallel_in_use::RULE,
+    &fixed_device_in_forward::RULE,
     &forward_bypasses_wrapper::RULE,
     &invalid_syntax::RULE,
+    &module_of_unwrapped_model::RULE,
     &unknown_suppression::RULE,
     &unused_suppression::RULE,
 ];

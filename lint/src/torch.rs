@@ -8,8 +8,18 @@ use crate::config::TorchVersion;
 pub const NEWEST: TorchVersion = TorchVersion { major: 2, minor: 13 };
 
 /// Files at a project's root that may state requirements; `requirements*.txt` too.
-pub const FILE_NAMES: [&str; 5] =
-    ["pyproject.toml", "setup.py", "setup.cfg", "environment.yml", "environment.yaml"];
+pub const FILE_NAMES: [&str; 10] = [
+    "pyproject.toml",
+    "setup.py",
+    "setup.cfg",
+    "environment.yml",
+    "environment.yaml",
+    "Pipfile",
+    "Pipfile.lock",
+    "pdm.lock",
+    "poetry.lock",
+    "uv.lock",
+];
 
 /// Words without which no program of either language trains with torch.
 const WORDS: [&str; 10] = [
@@ -58,7 +68,8 @@ impl TorchRange {
 
     /// The releases that all of the texts allow; the default when none speaks of torch.
     pub fn stated<'t>(texts: impl IntoIterator<Item = &'t str>) -> Self {
-        let bounds: Vec<Bounds> = texts.into_iter().flat_map(str::lines).filter_map(line).collect();
+        let of_text = |text| locked(text).into_iter().chain(str::lines(text).filter_map(line));
+        let bounds: Vec<Bounds> = texts.into_iter().flat_map(of_text).collect();
         if bounds.is_empty() {
             return Self::default();
         }
@@ -86,6 +97,26 @@ impl Bounds {
         };
         Self { first: self.first.max(other.first), end }
     }
+}
+
+/// Lines of a lock file between a package's name and its version.
+const LOCK_LINES_MAX: usize = 12;
+
+/// What a lock file holds: from the oldest to the newest release of torch in it, which may be
+/// several for several platforms.
+fn locked(text: &str) -> Option<Bounds> {
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    let version = |index: usize| {
+        let following = lines[index + 1..].iter().take(LOCK_LINES_MAX);
+        let mut following = following.take_while(|line| !line.starts_with(['[', '}']));
+        let value = following.find_map(|line| {
+            line.strip_prefix("version = ").or_else(|| line.strip_prefix("\"version\": "))
+        })?;
+        bound(value.trim_matches(['"', '\'', ',']))
+    };
+    let is_torch = |line: &str| matches!(line, "name = \"torch\"" | "\"torch\": {");
+    let found = (0..lines.len()).filter(|index| is_torch(lines[*index])).filter_map(version);
+    found.reduce(|a, b| Bounds { first: a.first.min(b.first), end: a.end.max(b.end) })
 }
 
 /// What a line says of torch: a requirement of pip, conda or poetry.
@@ -174,6 +205,14 @@ mod tests {
             ("  - pytorch::pytorch==2.0.1", "2.0..2.1"),
             ("torchvision==0.9\npytorch-lightning>=1.0\nhttps://pytorch.org/whl", "2.13..2.14"),
             ("# torch==1.0", "2.13..2.14"),
+            ("[[package]]\nname = \"torch\"\nversion = \"2.1.0+cu121\"\n", "2.1..2.2"),
+            (
+                "name = \"torch\"\nversion = \"2.1.0\"\n[[package]]\nname = \"torch\"\n\
+                 version = \"2.4.1\"\n",
+                "2.1..2.5",
+            ),
+            ("name = \"torch\"\n[[package]]\nversion = \"9.0\"", "2.13..2.14"),
+            ("\"torch\": {\n \"hashes\": [\n],\n \"version\": \"==1.13.1\"\n},", "1.13..1.14"),
         ];
         for (text, expected) in cases {
             assert_eq!(stated(text), expected, "{text}");

@@ -8,8 +8,8 @@ use crate::cargo::{cargo, relay, show};
 use crate::setup;
 use crate::workspace::Workspace;
 
-/// Sets up, then tests all members. The last line is `N passed, M failed`; the exit status is 0 only
-/// when nothing failed.
+/// Sets up, then tests all members. The last line is `N passed, M failed`; the exit status is 0
+/// only when nothing failed.
 pub(crate) fn run(workspace: &Workspace) -> Result<ExitCode> {
     setup::run(workspace)?;
     // One build for all members: built one by one, shared crates would be compiled once for each

@@ -123,15 +123,15 @@ impl<'p> Program<'p> {
         }
     }
 
-    /// A setting decides whether the path is taken: an argument, a parameter nobody fills, a
-    /// question to the outside. Two such conditions may well be one.
-    pub fn hangs_on_settings(&self, path: PathId) -> bool {
+    /// A condition on a setting: an argument, a parameter nobody fills, a question to the
+    /// outside. Two such conditions may well be one.
+    pub fn is_setting(&self, condition: Term) -> bool {
         let terms = self.terms();
-        self.tests(path, &|kind| match kind {
-            TermKind::Attribute(..) | TermKind::Parameter { .. } | TermKind::Apply(..) => {
+        self.mentions(condition, &|kind| match kind {
+            TermKind::Attribute(..) | TermKind::Parameter { .. } => {
                 terms.find(kind).is_none_or(|t| terms.rank_kind(t).is_none())
             }
-            TermKind::Outside(_) | TermKind::Item(..) => true,
+            TermKind::Apply(..) | TermKind::Outside(_) | TermKind::Item(..) => true,
             _ => false,
         })
     }

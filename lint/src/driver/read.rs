@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::notebook::{self, Cells};
 use crate::linter::language_of;
 use crate::model::{Language, ParseError, Span};
+use crate::python::notebook::{self, Cells};
 
 /// Larger files are generated or data.
 const FILE_BYTES_MAX: u64 = 8 << 20;

@@ -1,41 +1,42 @@
-//! Files of a program that cannot be read as their language.
-
 use crate::prelude::*;
-use crate::torch;
 
 declare_rule! {
     /// A file of a program that uses torch or tch does not parse.
     ///
-    /// It stops the program before it starts, on every rank. A recipe that is copied a lot
-    /// tests the rank with `if args.rank = 0:`, which is no Python. The analysis goes on with
-    /// what can be read of the file, so other findings may be missing.
+    /// What can be read of it is analysed all the same; what cannot is not checked.
     ///
     /// ```python bad
     /// import torch
     ///
-    /// if args.rank = 0:  # ~ invalid-syntax
-    ///     batch_size = 1
+    /// rank = 0
+    /// if rank = 0:  # ~ invalid-syntax
+    ///     torch.save({}, "model.pt")
     /// ```
     /// ```python good
     /// import torch
     ///
-    /// if args.rank == 0:
-    ///     batch_size = 1
+    /// rank = 0
+    /// if rank == 0:
+    ///     torch.save({}, "model.pt")
     /// ```
     /// ```rust bad
     /// use tch::Tensor;
     ///
     /// fn main() {
-    ///     let rank = ; //~ invalid-syntax
+    ///     let = Tensor::new(); //~ invalid-syntax
     /// }
     /// ```
     /// ```rust good
     /// use tch::Tensor;
     ///
     /// fn main() {
-    ///     let rank = 0;
+    ///     let x = Tensor::new();
     /// }
     /// ```
+    ///
+    /// # Known limits
+    /// Files that mention neither torch nor tch, and that no such program reaches, are left to
+    /// other tools.
     pub static RULE = {
         name: "invalid-syntax",
         level: Level::Error,
@@ -48,18 +49,29 @@ declare_rule! {
 }
 
 fn check(program: &Program<'_>, report: &mut Report<'_>) {
-    let reached = || program.project().files.iter().filter(|file| program.reaches(file.id));
-    if !reached().any(|file| torch::is_mentioned(&file.text)) {
-        return;
-    }
-    for file in reached() {
+    let is_about_torch = program.project().files.iter().any(|file| {
+        program.reaches(file.id) && mentions_torch(&file.text)
+    });
+    for file in &program.project().files {
+        if file.module.language != program.language || file.module.errors.is_empty() {
+            continue;
+        }
+        let reached = program.reaches(file.id) && is_about_torch;
+        if !reached && !mentions_torch(&file.text) {
+            continue;
+        }
         for error in &file.module.errors {
+            let site = Site { file: file.id, span: error.span };
             report
-                .at(Site { file: file.id, span: error.span }, error.message.clone())
-                .why("the program ends here before any rank starts")
-                .help("mend the syntax; what could not be read has not been checked");
+                .at(site, error.message.clone())
+                .why("the file does not parse, so the program does not start")
+                .help("mend the syntax; the rest of the file was checked as far as it could be read");
         }
     }
+}
+
+fn mentions_torch(text: &str) -> bool {
+    text.contains("torch") || text.contains("tch::")
 }
 
 #[cfg(test)]
@@ -67,20 +79,44 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_that_the_program_reaches_count() {
+    fn the_rest_of_the_file_is_still_checked() {
+        check_python(
+            "
+import torch
+model = torch.nn.DataParallel(torch.nn.Linear(2, 2))  # ~ data-parallel-in-use
+rank = 1
+if rank = 0:  # ~ invalid-syntax: ==
+    print('main')
+for _ in range(3):
+    model(torch.ones(1, 2)).sum().backward()
+",
+        );
+    }
+
+    #[test]
+    fn a_helper_without_torch_counts_where_such_a_program_reaches_it() {
         check_files(&[
-            (
-                "main.py",
-                "import torch\nimport model\nif __name__ == '__main__':\n    model.run()\n",
-            ),
-            ("model.py", "class Net(:  # ~ invalid-syntax\n    pass\n"),
-            ("other/notes.py", "this is no Python\n"),
+            ("helper.py", "def f(:  # ~ invalid-syntax\n    pass\n"),
+            ("main.py", "import torch\nimport helper\nif __name__ == '__main__':\n    print(torch)\n"),
         ]);
     }
 
     #[test]
-    fn programs_without_torch_are_other_tools_business() {
-        check_python("x = = 1\n");
-        check_rust("fn main() { let x = ; }\n");
+    fn a_file_that_has_nothing_to_do_with_torch_is_silent() {
+        check_files(&[
+            ("old.py", "print 'hello'\n"),
+            ("main.py", "import torch\nif __name__ == '__main__':\n    print(torch)\n"),
+        ]);
+    }
+
+    #[test]
+    fn an_old_keyword_argument_counts() {
+        check_python("import torch\nx = torch.ones(2)\nx.cuda(0, async=True)  # ~ invalid-syntax\n");
+    }
+
+    #[test]
+    fn correct_files_are_silent() {
+        check_python("import torch\nasync def f():\n    match 1:\n        case 1: pass\n");
+        check_rust("use tch::Tensor;\nfn main() { let x = Tensor::new(); }\n");
     }
 }

@@ -1,5 +1,7 @@
 //! Checks of Rust sources: who may name whom, length, what may not be left behind.
 
+use std::collections::BTreeSet;
+
 use super::Complaint;
 use super::tokens::{Kind, Token, closing, tokens};
 
@@ -72,14 +74,21 @@ fn body(tokens: &[Token], start: usize) -> Option<usize> {
 }
 
 /// Lines that are wider than the formatter would leave them: it does not break texts and comments.
+/// Raw texts are what they are.
 pub fn long_lines(text: &str) -> Vec<Complaint> {
-    let lines = text.lines().enumerate();
-    let wide = lines.filter(|(_, line)| line.chars().count() > COLUMNS_MAX);
-    wide.map(|(index, line)| {
-        let columns = line.chars().count();
-        Complaint::new(index + 1, format!("{columns} columns, at most {COLUMNS_MAX}"))
+    let raw = raw_text_lines(text);
+    let lines = text.lines().enumerate().map(|(index, line)| (index + 1, line.chars().count()));
+    let wide = lines.filter(|(line, columns)| *columns > COLUMNS_MAX && !raw.contains(line));
+    wide.map(|(line, columns)| {
+        Complaint::new(line, format!("{columns} columns, at most {COLUMNS_MAX}"))
     })
     .collect()
+}
+
+fn raw_text_lines(text: &str) -> BTreeSet<usize> {
+    let tokens = tokens(text).unwrap_or_default();
+    let raw = tokens.iter().filter(|token| token.is_string() && token.text.starts_with('r'));
+    raw.flat_map(|token| token.line..=token.line + token.text.matches('\n').count()).collect()
 }
 
 /// Tests that do not run and code that is not there yet.
@@ -181,7 +190,10 @@ mod tests {
     #[test]
     fn wide_lines_are_counted_in_characters() {
         assert_eq!(long_lines(&"é".repeat(100)), []);
-        assert_eq!(lines(&long_lines(&format!("\n{}", "a".repeat(101)))), [2]);
+        let wide = "a".repeat(101);
+        assert_eq!(lines(&long_lines(&format!("\n{wide}"))), [2]);
+        assert_eq!(lines(&long_lines(&format!("f(\"{wide}\")"))), [1]);
+        assert_eq!(lines(&long_lines(&format!("f(r\"\n{wide}\n\")\n// {wide}"))), [4]);
     }
 
     #[test]

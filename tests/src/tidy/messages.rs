@@ -4,8 +4,12 @@ use super::Complaint;
 use super::tokens::{Token, closing, tokens};
 
 /// Methods whose first text is shown to users.
-const METHODS: [&str; 9] =
-    ["at", "why", "help", "related", "safe_fix", "unsafe_fix", "context", "with_context", "title"];
+const METHODS: [&str; 2] = ["context", "with_context"];
+
+/// Methods of a rule's report. Other things have methods of these names, too: the help of a command
+/// line option is a sentence.
+const REPORT_METHODS: [&str; 7] =
+    ["at", "why", "help", "related", "safe_fix", "unsafe_fix", "title"];
 
 /// Macros whose first text is shown to users.
 const MACROS: [&str; 3] = ["bail", "anyhow", "ensure"];
@@ -14,14 +18,18 @@ const MACROS: [&str; 3] = ["bail", "anyhow", "ensure"];
 const NAMES: [&str; 8] =
     ["Python", "Rust", "Cargo", "Gloo", "Slurm", "Linux", "Lightning", "Accelerate"];
 
-/// Messages in a Rust source that begin like a sentence or end like one.
-pub fn messages(text: &str) -> Vec<Complaint> {
+/// Messages in a Rust source that begin like a sentence or end like one; `path` is relative to the
+/// checkout.
+pub fn messages(path: &str, text: &str) -> Vec<Complaint> {
     let tokens = match tokens(text) {
         Ok(tokens) => tokens,
         Err(error) => return vec![Complaint::new(1, error)],
     };
+    let reports = path.starts_with("lint/src/rules/");
+    let mut methods = METHODS.to_vec();
+    methods.extend(REPORT_METHODS.iter().filter(|_| reports));
     let mut complaints = Vec::new();
-    for open in (0..tokens.len()).filter(|&index| opens_message(&tokens, index)) {
+    for open in (0..tokens.len()).filter(|&index| opens_message(&tokens, index, &methods)) {
         let inside = &tokens[open..closing(&tokens, open)];
         let Some(message) = inside.iter().find(|token| token.is_string()) else { continue };
         if let Some(what) = fault(&content(&message.text)) {
@@ -32,14 +40,14 @@ pub fn messages(text: &str) -> Vec<Complaint> {
 }
 
 /// Whether the parenthesis at `index` holds a message: `.why(…)`, `bail!(…)`, `#[error(…)]`.
-fn opens_message(tokens: &[Token], index: usize) -> bool {
+fn opens_message(tokens: &[Token], index: usize, methods: &[&str]) -> bool {
     let before = |offset: usize| index.checked_sub(offset).map(|index| &tokens[index]);
     let is = |offset: usize, text: &str| before(offset).is_some_and(|token| token.is(text));
     let named = |offset: usize, names: &[&str]| {
         before(offset).is_some_and(|token| names.iter().any(|name| token.is(name)))
     };
     tokens[index].is("(")
-        && ((named(1, &METHODS) && is(2, "."))
+        && ((named(1, methods) && is(2, "."))
             || (is(1, "!") && named(2, &MACROS))
             || (is(1, "error") && is(2, "[") && is(3, "#")))
 }
@@ -70,7 +78,11 @@ mod tests {
 
     #[track_caller]
     fn complains(code: &str, n: usize) {
-        assert_eq!(messages(&format!("fn f() {{ {code} }}")).len(), n, "{code}");
+        assert_eq!(
+            messages("lint/src/rules/x.rs", &format!("fn f() {{ {code} }}")).len(),
+            n,
+            "{code}"
+        );
     }
 
     #[test]
@@ -82,7 +94,9 @@ mod tests {
         complains("file.with_context(|| format!(\"Cannot read `{}`\", path))", 1);
         complains("return Err(anyhow!(\"no such file.\"))", 1);
         let derived = "enum E { #[error(\"Rank {0} died.\")] Died(u8) }";
-        assert_eq!(messages(derived).len(), 1);
+        assert_eq!(messages("runtime/src/error.rs", derived).len(), 1);
+        let option = "fn f() { option.help(\"Shows the version.\") }";
+        assert_eq!(messages("lint/src/cli.rs", option), []);
     }
 
     #[test]

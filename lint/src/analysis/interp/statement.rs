@@ -539,7 +539,7 @@ impl<'p> Interpreter<'p> {
         let id = LoopId(self.loops.len() as u32);
         self.loops.push(LoopNode { parent: outer, site, frame: self.frame, over, condition: None });
         self.frame_mut().loop_exits.push(LoopExits { trail_base: mark, ..LoopExits::default() });
-        let (tree_header, pushed) = self.enter_loop(header, iterated, id);
+        let (tree_header, pushed, certain) = self.enter_loop(header, iterated, id);
         self.loop_now = Some(id);
         let (falls, tree) = self.grow(|this| this.block(body));
         self.loop_now = outer;
@@ -555,7 +555,9 @@ impl<'p> Interpreter<'p> {
         if falls == self.terms.no {
             // Only jumps leave the body.
         } else {
-            self.merge_branches(happened, Some(writes), Some(Writes::default()), site);
+            // A `while` whose condition holds at its start does run.
+            let before = (!certain).then(Writes::default);
+            self.merge_branches(happened, Some(writes), before, site);
         }
         for (at, writes) in exits.breaks {
             let happened = self.terms.make(TermKind::Happened(at));
@@ -572,13 +574,13 @@ impl<'p> Interpreter<'p> {
         header: &'p LoopHeader,
         iterated: Option<&Value>,
         id: LoopId,
-    ) -> (Header, bool) {
+    ) -> (Header, bool, bool) {
         match header {
             LoopHeader::For { target, .. } => {
                 let iterated = iterated.cloned().unwrap_or_else(|| self.nothing());
                 let item = self.item_in_loop(&iterated, target);
                 self.assign(target, &item, false);
-                (Header::Over(iterated), false)
+                (Header::Over(iterated), false, false)
             }
             LoopHeader::While { test } => {
                 let value = self.eval(test);
@@ -586,11 +588,12 @@ impl<'p> Interpreter<'p> {
                 let site = self.site(test.span);
                 self.push_event(EventKind::Test { condition, value }, site, Some(test));
                 self.loops[id.0 as usize].condition = Some(condition);
+                let certain = self.settle(condition) == Some(true);
                 self.push_path(condition, site);
                 self.bind_pattern(test);
-                (Header::While(condition), true)
+                (Header::While(condition), true, certain)
             }
-            LoopHeader::Forever => (Header::Forever, false),
+            LoopHeader::Forever => (Header::Forever, false, true),
         }
     }
 

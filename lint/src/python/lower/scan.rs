@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 /// Reads bytes; keeps which brackets are open and where code was seen last.
-pub(super) struct Scan<'a> {
+pub(in crate::python) struct Scan<'a> {
     bytes: &'a [u8],
     at: usize,
     /// Offset of each open bracket and the byte that closes it.
@@ -15,12 +15,21 @@ pub(super) struct Scan<'a> {
 }
 
 impl<'a> Scan<'a> {
-    fn new(text: &'a str) -> Self {
+    pub(in crate::python) fn new(text: &'a str) -> Self {
         Self { bytes: text.as_bytes(), at: 0, open: Vec::new(), code_end: 0 }
     }
 
+    pub(in crate::python) fn is_balanced(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    /// Leaves out the text up to `at`.
+    pub(in crate::python) fn skip_to(&mut self, at: usize) {
+        self.at = at;
+    }
+
     /// Reads to the start of the next line that is not inside a string. `None` at the end.
-    fn next_line(&mut self) -> Option<usize> {
+    pub(in crate::python) fn next_line(&mut self) -> Option<usize> {
         while let Some(&byte) = self.bytes.get(self.at) {
             self.at += 1;
             match byte {

@@ -1,0 +1,234 @@
+use crate::analysis::{EventKind, Object, Term, TermKind};
+use crate::prelude::*;
+
+declare_rule! {
+    /// `.module` is read of a model that is not wrapped on this path.
+    ///
+    /// A model that is wrapped only on several devices has no `.module` on one:
+    /// `AttributeError: 'Net' object has no attribute 'module'`.
+    ///
+    /// ```python bad
+    /// import torch
+    /// import torch.nn as nn
+    ///
+    /// model = nn.Linear(8, 1)
+    /// if torch.cuda.device_count() > 1:
+    ///     model = nn.DataParallel(model)
+    /// torch.save(model.module.state_dict(), "model.pt")  # ~ module-of-unwrapped-model
+    /// ```
+    /// ```python good
+    /// import torch
+    /// import torch.nn as nn
+    ///
+    /// model = nn.Linear(8, 1)
+    /// if torch.cuda.device_count() > 1:
+    ///     model = nn.DataParallel(model)
+    /// bare = model.module if isinstance(model, nn.DataParallel) else model
+    /// torch.save(bare.state_dict(), "model.pt")
+    /// ```
+    ///
+    /// # Known limits
+    /// Where another setting guards the read, it is taken for the one that guards the wrap.
+    pub static RULE = {
+        name: "module-of-unwrapped-model",
+        level: Level::Error,
+        harm: Harm::Crash,
+        tier: 1,
+        languages: PYTHON,
+        fix: FixKind::No,
+        check,
+    };
+}
+
+fn check(program: &Program<'_>, report: &mut Report<'_>) {
+    for event in program.events() {
+        let EventKind::AttributeRead { of, name, .. } = &event.kind else { continue };
+        if &**name != "module" || program.wrapper_of(*of).is_some() {
+            continue;
+        }
+        let Some(object) = bare_model(program, *of) else { continue };
+        let Some(wrapper) = wrapper_elsewhere(program, *of) else { continue };
+        if is_settled_by_settings(program, event.path, wrapper) {
+            continue;
+        }
+        let receiver = program.receiver_text(event).unwrap_or("the model");
+        report
+            .at(event.site, format!("`{receiver}` is not always wrapped, and then has no `.module`"))
+            .why("where it is not wrapped, this raises AttributeError")
+            .help(format!(
+                "unwrap only what is wrapped: \
+                 `{receiver}.module if hasattr({receiver}, \"module\") else {receiver}`"
+            ))
+            .related(wrapper.site, "wrapped here, under a condition")
+            .related(object.site, "the model that is read where it is not wrapped");
+    }
+}
+
+/// A module of a known class that has no attribute of its own called `module`.
+fn bare_model<'a, 'p>(program: &'a Program<'p>, of: Term) -> Option<&'a Object<'p>> {
+    if !matches!(program.terms().kind(of), TermKind::Object(_)) || !program.is_module(of) {
+        return None;
+    }
+    let object = program.object_of(of)?;
+    if program.stores_on(of).any(|(_, name, _)| &*name == "module") {
+        return None;
+    }
+    match program.class_of(object) {
+        Some(class) => (program.class_member(class, "module").is_none()
+            && program.class_member(class, "__getattr__").is_none())
+        .then_some(object),
+        None => Some(object),
+    }
+}
+
+/// A wrapper that the program makes around this very model.
+fn wrapper_elsewhere<'a, 'p>(program: &'a Program<'p>, module: Term) -> Option<&'a Object<'p>> {
+    program.objects().iter().find(|object| {
+        program.wrapper_kind(object.id).is_some()
+            && program.wrapped_module(object.id).is_some_and(|m| m.terms().any(|t| t == module))
+    })
+}
+
+/// Further settings guard the read: they may be what decides about the wrap.
+fn is_settled_by_settings(
+    program: &Program<'_>,
+    path: crate::analysis::PathId,
+    wrapper: &Object<'_>,
+) -> bool {
+    let of_wrap: Vec<Term> = program.conditions(wrapper.path).map(|n| n.condition).collect();
+    program.conditions(path).any(|node| {
+        let negated = of_wrap.iter().any(|&t| {
+            node.condition == t
+                || *program.terms().kind(node.condition) == TermKind::Not(t)
+                || *program.terms().kind(t) == TermKind::Not(node.condition)
+        });
+        !negated && program.is_setting(node.condition)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_helper_that_saves_in_another_file_counts() {
+        check_files(&[
+            (
+                "ckpt.py",
+                "
+import torch
+def save(net, path):
+    torch.save(net.module.state_dict(), path)  # ~ module-of-unwrapped-model: `net`
+",
+            ),
+            (
+                "main.py",
+                "
+import argparse
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+from ckpt import save
+
+def main(args):
+    net = torch.nn.Linear(3, 3)
+    if args.distributed:
+        torch.distributed.init_process_group('nccl')
+        net = DDP(net)
+    for epoch in range(3):
+        net(torch.ones(1, 3))
+    save(net, 'last.pt')
+
+if __name__ == '__main__':
+    main(argparse.ArgumentParser().parse_args())
+",
+            ),
+        ]);
+    }
+
+    #[test]
+    fn the_same_condition_is_silent() {
+        check_python(
+            "
+import argparse, torch
+args = argparse.ArgumentParser().parse_args()
+args.distributed = args.world > 1
+model = torch.nn.Linear(3, 3)
+if args.distributed:
+    model = torch.nn.parallel.DistributedDataParallel(model)
+for _ in range(3):
+    state = model.module.state_dict() if args.distributed else model.state_dict()
+",
+        );
+    }
+
+    #[test]
+    fn tests_for_the_wrapper_are_silent() {
+        check_python(
+            "
+import torch
+from torch.nn import DataParallel
+from torch.nn.parallel import DistributedDataParallel
+model = torch.nn.Linear(3, 3)
+if torch.cuda.device_count() > 1:
+    model = DataParallel(model)
+def unwrap(m):
+    return m.module if isinstance(m, (DataParallel, DistributedDataParallel)) else m
+for _ in range(3):
+    print(unwrap(model).weight)
+    print(getattr(model, 'module', model).weight)
+    if hasattr(model, 'module'):
+        print(model.module.weight)
+",
+        );
+    }
+
+    #[test]
+    fn an_attribute_that_is_called_module_is_silent() {
+        check_python(
+            "
+import torch
+class Holder(torch.nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.module = inner
+    def forward(self, x):
+        return self.module(x)
+ema = Holder(torch.nn.Linear(3, 3))
+for _ in range(3):
+    print(ema.module.weight)
+",
+        );
+    }
+
+    #[test]
+    fn a_trainer_that_wraps_under_a_flag_counts() {
+        check_python(
+            "
+import torch
+class Trainer:
+    def __init__(self, model, gpus):
+        self.model = model
+        if len(gpus) > 1:
+            self.model = torch.nn.DataParallel(self.model, gpus)
+    def snapshot(self):
+        return self.model.module.state_dict()  # ~ module-of-unwrapped-model: self.model
+trainer = Trainer(torch.nn.Linear(2, 2), [int(g) for g in input().split()])
+for _ in range(3):
+    trainer.snapshot()
+",
+        );
+    }
+
+    #[test]
+    fn an_unconditional_wrap_is_silent() {
+        check_python(
+            "
+import torch
+model = torch.nn.Linear(2, 2)
+model = torch.nn.DataParallel(model)
+for _ in range(3):
+    print(model.module.weight)
+",
+        );
+    }
+}
