@@ -78,7 +78,7 @@ fn what_cannot_be_read_does_not_hide_the_rest() {
     use std::os::unix::fs::PermissionsExt as _;
     let scratch = Scratch::new(&[("a.py", FAULT), ("closed/b.py", "")]);
     let closed = scratch.path("closed");
-    std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0)).unwrap();
+    std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o000)).unwrap();
     let is_open_anyway = std::fs::read_dir(&closed).is_ok();
     let run = scratch.run(&["--output-format", "concise"]);
     std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o755)).unwrap();

@@ -12,8 +12,6 @@ pub(crate) const FAULT: &str = "é🦀 = 1  # ddp-lint: allow(no-such-rule)\n";
 pub(crate) const RULE: &str = "unknown-suppression";
 /// A line with a fault that can be mended: the suppression suppresses nothing.
 pub(crate) const MENDABLE: &str = "x = 1  # ddp-lint: allow(unknown-suppression)\n";
-/// What is found in it.
-pub(crate) const MENDABLE_RULE: &str = "unused-suppression";
 
 /// A scratch folder that goes when it is dropped.
 pub(crate) struct Scratch {
