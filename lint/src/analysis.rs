@@ -271,6 +271,19 @@ impl<'p> Program<'p> {
         })
     }
 
+    /// The loops that walk over a term.
+    pub fn loops_over(&self, term: Term) -> impl Iterator<Item = &LoopNode> {
+        self.run.loops.iter().filter(move |node| node.over == Some(term))
+    }
+
+    /// A tensor that was made to require a gradient, by hand.
+    pub fn requires_grad(&self, term: Term) -> bool {
+        self.calls(Role::RequiresGrad).any(|(_, call)| {
+            let on = call.arguments.first().is_none_or(|a| a.value.single() != Some(self.terms().no));
+            on && call.result.single() == Some(term)
+        })
+    }
+
     /// Whether each sample rank of a distributed run gets there; `None` where that hangs on
     /// something unknown.
     pub fn runs_on(&self, path: PathId) -> [Option<bool>; 4] {

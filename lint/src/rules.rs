@@ -5,8 +5,12 @@ mod data_parallel_in_use;
 mod fixed_device_in_forward;
 mod forward_bypasses_wrapper;
 mod invalid_syntax;
+mod loss_inside_model;
 mod module_of_unwrapped_model;
+mod non_tensor_forward_output;
+mod parameters_read_on_replica;
 mod unknown_suppression;
+mod unregistered_parameters;
 mod unused_suppression;
 
 use crate::rule::Rule;
@@ -18,8 +22,12 @@ pub static RULES: &[&Rule] = &[
     &fixed_device_in_forward::RULE,
     &forward_bypasses_wrapper::RULE,
     &invalid_syntax::RULE,
+    &loss_inside_model::RULE,
     &module_of_unwrapped_model::RULE,
+    &non_tensor_forward_output::RULE,
+    &parameters_read_on_replica::RULE,
     &unknown_suppression::RULE,
+    &unregistered_parameters::RULE,
     &unused_suppression::RULE,
 ];
 

@@ -89,7 +89,11 @@ impl<'p> Interpreter<'p> {
             TermKind::Inner(_) => table.method(Name::new("torch.nn.Module"), method),
             TermKind::Outside(_) | TermKind::Module(_) | TermKind::Package(_) => return None,
             TermKind::Const(Const::Str(_)) | TermKind::Text(_) => return None,
-            _ => self.types.get(&receiver).and_then(|&of| table.method(of, method)),
+            _ => {
+                let tensor = self.is_rust().then(|| Name::new("tch.Tensor"));
+                let of = self.types.get(&receiver).copied().or(tensor);
+                of.and_then(|of| table.method(of, method))
+            }
         };
         known.or_else(|| table.any_method(method))
     }
@@ -375,6 +379,16 @@ impl<'p> Interpreter<'p> {
         let wrapper = self.new_object(call.site, class, call.arguments.clone(), Some(event));
         let module = call.named("module").or_else(|| call.named("model")).map(|a| &a.value);
         let module = module.or_else(|| call.first()).cloned();
+        // tch-ddp's `DataParallel` builds its replicas by a closure.
+        let builder = call.arguments.iter().find(|a| {
+            a.value.terms().any(|t| matches!(self.terms.kind(t), TermKind::Function { .. }))
+        });
+        let module = match builder.cloned() {
+            Some(builder) if self.is_rust() => {
+                Some(self.call_value(&builder.value, Vec::new(), call.site, None))
+            }
+            _ => module,
+        };
         if let Some(module) = module {
             self.note_wrapped(wrapper, &module);
         }

@@ -1,0 +1,296 @@
+use crate::analysis::facts::Wrapper;
+use crate::analysis::{Event, EventId, Via};
+use crate::prelude::*;
+use crate::table::Role;
+
+declare_rule! {
+    /// The loss is computed inside the wrapped model.
+    ///
+    /// Under `DataParallel` each replica returns its own loss, and the gathered loss is a
+    /// vector with one element per device: `backward()` fails with `grad can be implicitly
+    /// created only for scalar outputs`. Under `DistributedDataParallel` it is legal; outside
+    /// the model it is easier to weight, log and replace (advice).
+    ///
+    /// ```python bad
+    /// import torch.nn as nn
+    ///
+    ///
+    /// class Net(nn.Module):
+    ///     def __init__(self):
+    ///         super().__init__()
+    ///         self.fc = nn.Linear(8, 8)
+    ///         self.criterion = nn.CrossEntropyLoss()
+    ///
+    ///     def forward(self, x, y):
+    ///         return self.criterion(self.fc(x), y)
+    ///
+    ///
+    /// model = nn.DataParallel(Net())
+    /// for x, y in []:
+    ///     loss = model(x, y)
+    ///     loss.backward()  # ~ loss-inside-model
+    /// ```
+    /// ```python good
+    /// import torch.nn as nn
+    ///
+    ///
+    /// class Net(nn.Module):
+    ///     def __init__(self):
+    ///         super().__init__()
+    ///         self.fc = nn.Linear(8, 8)
+    ///
+    ///     def forward(self, x):
+    ///         return self.fc(x)
+    ///
+    ///
+    /// criterion = nn.CrossEntropyLoss()
+    /// model = nn.DataParallel(Net())
+    /// for x, y in []:
+    ///     loss = criterion(model(x), y)
+    ///     loss.backward()
+    /// ```
+    /// ```rust bad
+    /// use tch::{Tensor, nn};
+    ///
+    /// struct Net { fc: nn::Linear }
+    ///
+    /// impl Net {
+    ///     fn forward(&self, x: &Tensor, y: &Tensor) -> Tensor {
+    ///         x.apply(&self.fc).cross_entropy_for_logits(y) //~ loss-inside-model
+    ///     }
+    /// }
+    ///
+    /// fn train(net: Net, vs: nn::VarStore, group: &tch_ddp::ProcessGroup, x: &Tensor, y: &Tensor) {
+    ///     let ddp = tch_ddp::Ddp::new(net, vs, group, Default::default()).unwrap();
+    ///     let loss = ddp.run(|m| m.forward(x, y)).unwrap();
+    ///     ddp.backward(&loss).unwrap();
+    /// }
+    /// ```
+    /// ```rust good
+    /// use tch::{Tensor, nn};
+    ///
+    /// struct Net { fc: nn::Linear }
+    ///
+    /// impl Net {
+    ///     fn forward(&self, x: &Tensor) -> Tensor {
+    ///         x.apply(&self.fc)
+    ///     }
+    /// }
+    ///
+    /// fn train(net: Net, vs: nn::VarStore, group: &tch_ddp::ProcessGroup, x: &Tensor, y: &Tensor) {
+    ///     let ddp = tch_ddp::Ddp::new(net, vs, group, Default::default()).unwrap();
+    ///     let loss = ddp.run(|m| m.forward(x)).unwrap().cross_entropy_for_logits(y);
+    ///     ddp.backward(&loss).unwrap();
+    /// }
+    /// ```
+    ///
+    /// # Known limits
+    /// A reduction of the gathered loss anywhere before its backward silences the error.
+    pub static RULE = {
+        name: "loss-inside-model",
+        level: Level::Error,
+        harm: Harm::Crash,
+        tier: 1,
+        languages: BOTH,
+        fix: FixKind::No,
+        check,
+    };
+}
+
+fn check(program: &Program<'_>, report: &mut Report<'_>) {
+    for (event, _) in program.calls(Role::Loss) {
+        let Some((wrapper, kind)) = program.wrapper_around(event) else { continue };
+        if event.modes.forward.is_none() || !event.modes.grad {
+            continue;
+        }
+        let through = program.forwards().filter(|(_, f)| f.via == Via::Wrapper(wrapper));
+        let Some((outer, _)) = through
+            .filter(|(e, f)| {
+                f.result.comes_from(program.terms(), event.id) && program.trained().contains(&e.id)
+            })
+            .last()
+        else {
+            continue;
+        };
+        match kind {
+            Wrapper::Ddp => {
+                report
+                    .at(event.site, "the loss is computed inside the wrapped model")
+                    .level(Level::Advice)
+                    .harm(Harm::Noise)
+                    .why("it is harder to weight over ranks, to log and to replace there")
+                    .help("return the outputs, and compute the loss from them outside");
+            }
+            Wrapper::Dp => vector_loss(program, report, outer.id, event),
+        }
+    }
+}
+
+/// The backward of a gathered loss that nothing reduced.
+fn vector_loss(program: &Program<'_>, report: &mut Report<'_>, outer: EventId, loss: &Event<'_>) {
+    let terms = program.terms();
+    let reduced = program.calls(Role::Reduce).any(|(event, call)| {
+        event.modes.forward.is_none()
+            && call.receiver.iter().chain(call.arguments.iter().map(|a| &a.value)).any(|v| {
+                v.comes_from(terms, outer)
+            })
+    });
+    if reduced {
+        return;
+    }
+    for (event, call) in program.calls(Role::Backward) {
+        let Some(receiver) = call.receiver.as_ref() else { continue };
+        if !receiver.comes_from(terms, outer) {
+            continue;
+        }
+        let name = program.receiver_text(event).unwrap_or("the loss");
+        report
+            .at(event.site, format!("`{name}` has one element for each device, not one in all"))
+            .why("each replica returns its own loss; backward of a vector raises RuntimeError")
+            .help(format!(
+                "compute the loss outside the model, or reduce it first: `{name}.mean().backward()`"
+            ))
+            .related(loss.site, "the loss is computed here, inside the model");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_functional_loss_in_a_helper_of_the_model_counts() {
+        check_files(&[
+            (
+                "net.py",
+                "
+import torch
+import torch.nn.functional as F
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = torch.nn.Linear(2, 2)
+    def objective(self, out, y):
+        return F.mse_loss(out, y)
+    def forward(self, x, y):
+        out = self.fc(x)
+        return out, self.objective(out, y)
+",
+            ),
+            (
+                "main.py",
+                "
+import torch
+from net import Net
+if __name__ == '__main__':
+    model = torch.nn.DataParallel(Net()).cuda()
+    for x, y in []:
+        out, loss = model(x, y)
+        loss.backward()  # ~ loss-inside-model: one element for each device
+",
+            ),
+        ]);
+    }
+
+    #[test]
+    fn a_reduced_loss_is_silent() {
+        check_python(
+            "
+import torch
+import torch.nn.functional as F
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = torch.nn.Linear(2, 2)
+    def forward(self, x, y):
+        return F.cross_entropy(self.fc(x), y)
+model = torch.nn.DataParallel(Net())
+for x, y in []:
+    loss = model(x, y)
+    loss = loss.mean()
+    loss.backward()
+",
+        );
+    }
+
+    #[test]
+    fn under_ddp_it_is_advice() {
+        check_python(
+            "
+import torch
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = torch.nn.Linear(2, 2)
+        self.loss = torch.nn.MSELoss()
+    def forward(self, x, y):
+        return self.loss(self.fc(x), y)  # ~ loss-inside-model: inside the wrapped model
+model = torch.nn.parallel.DistributedDataParallel(Net())
+for x, y in []:
+    model(x, y).backward()
+",
+        );
+    }
+
+    #[test]
+    fn a_criterion_that_is_its_own_module_is_silent() {
+        check_python(
+            "
+import torch
+class Criterion(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.ce = torch.nn.CrossEntropyLoss()
+    def forward(self, out, y):
+        return self.ce(out, y)
+criterion = Criterion()
+model = torch.nn.DataParallel(torch.nn.Linear(2, 2))
+for x, y in []:
+    criterion(model(x), y).backward()
+",
+        );
+    }
+
+    #[test]
+    fn a_loss_computed_for_logging_only_is_silent() {
+        check_python(
+            "
+import torch
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = torch.nn.Linear(2, 2)
+        self.mse = torch.nn.MSELoss()
+    def forward(self, x, y):
+        out = self.fc(x)
+        with torch.no_grad():
+            drift = self.mse(out, y)
+        return out, drift
+model = torch.nn.DataParallel(Net())
+for x, y in []:
+    out, drift = model(x, y)
+    out.sum().backward()
+    print(drift.mean())
+",
+        );
+    }
+
+    #[test]
+    fn a_single_device_program_is_silent() {
+        check_python(
+            "
+import torch
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = torch.nn.Linear(2, 2)
+        self.mse = torch.nn.MSELoss()
+    def forward(self, x, y):
+        return self.mse(self.fc(x), y)
+model = Net()
+for x, y in []:
+    model(x, y).backward()
+",
+        );
+    }
+}
