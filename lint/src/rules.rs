@@ -9,6 +9,10 @@ mod loss_inside_model;
 mod module_of_unwrapped_model;
 mod non_tensor_forward_output;
 mod parameters_read_on_replica;
+mod uneven_batch_average;
+mod uneven_epoch_output;
+mod unguarded_log;
+mod unguarded_save;
 mod unknown_suppression;
 mod unregistered_parameters;
 mod unused_suppression;
@@ -26,6 +30,10 @@ pub static RULES: &[&Rule] = &[
     &module_of_unwrapped_model::RULE,
     &non_tensor_forward_output::RULE,
     &parameters_read_on_replica::RULE,
+    &uneven_batch_average::RULE,
+    &uneven_epoch_output::RULE,
+    &unguarded_log::RULE,
+    &unguarded_save::RULE,
     &unknown_suppression::RULE,
     &unregistered_parameters::RULE,
     &unused_suppression::RULE,

@@ -201,3 +201,144 @@ impl<'p> Program<'p> {
         }
     }
 }
+
+/// Files, output and batches.
+impl<'p> Program<'p> {
+    /// The value differs between the ranks of a run.
+    pub fn depends_on_rank(&self, value: &Value) -> bool {
+        match self.value_on_all(value) {
+            Some(all) => all.iter().any(|v| *v != all[0]),
+            None => value.taint(self.terms()).has(super::Taint::RANK),
+        }
+    }
+
+    /// The constant `None`.
+    pub fn as_none(&self, term: Term) -> Option<()> {
+        (term == self.terms().none).then_some(())
+    }
+
+    /// The argument that says which file a call writes or reads.
+    pub fn file_argument<'c>(&self, call: &'c Call<'p>) -> Option<&'c Value> {
+        let path = call.row?.path?;
+        if &*path == "self" {
+            return call.receiver.as_ref();
+        }
+        call.arguments.iter().find(|a| a.name == Some(path)).map(|a| &a.value)
+    }
+
+    /// A file on disk, the same for every rank: no buffer in memory, no rank in the path.
+    pub fn names_a_shared_file(&self, call: &Call<'p>) -> bool {
+        let Some(path) = self.file_argument(call) else { return false };
+        if path.taint(self.terms()).has(super::Taint::RANK) {
+            return false;
+        }
+        !path.terms().any(|term| self.is_private_file(term, 4))
+    }
+
+    /// In memory, temporary, or named by something of this process alone.
+    fn is_private_file(&self, term: Term, depth: u32) -> bool {
+        if depth == 0 {
+            return false;
+        }
+        let (taint, _) = self.run.deep_facts_of(term);
+        if taint.has(super::Taint::RANK) {
+            return true;
+        }
+        match self.terms().kind(term) {
+            TermKind::Object(_) => {
+                let Some(object) = self.object_of(term) else { return false };
+                let class = self.outside_class(object).map_or("", |n| n.as_str());
+                let named = class.contains("BytesIO")
+                    || class.contains("StringIO")
+                    || class.contains("tempfile")
+                    || class.contains("Temp");
+                named || object.arguments.iter().any(|a| {
+                    a.value.terms().any(|t| self.is_private_file(t, depth - 1))
+                })
+            }
+            TermKind::Text(parts) => parts.iter().any(|&t| self.is_private_file(t, depth - 1)),
+            _ => false,
+        }
+    }
+
+    /// The file a call writes, in the user's words.
+    pub fn file_text(&self, call: &Call<'p>, event: &Event<'p>) -> Option<String> {
+        let path = call.row?.path?;
+        let argument = call.arguments.iter().find(|a| a.name == Some(path))?;
+        let text = self.text(Site { file: event.site.file, span: argument.expr.span });
+        (text.len() < 60 && !text.contains('\n')).then(|| format!("`{text}`"))
+    }
+
+    /// The path is taken only where the run is not distributed at all.
+    pub fn runs_only_alone(&self, path: PathId) -> bool {
+        self.reach(path) == Reach::Nobody
+    }
+
+    /// The program puts a `print` of its own in the place of the built-in one.
+    pub fn replaces_print(&self) -> bool {
+        self.events().iter().any(|event| match &event.kind {
+            EventKind::AttributeStore { of, name, .. } => {
+                &**name == "print"
+                    && matches!(self.terms().kind(*of),
+                        TermKind::Outside(n) if matches!(&**n, "builtins" | "__builtin__" | "__builtins__"))
+            }
+            _ => false,
+        })
+    }
+
+    /// The program turns loggers off, or sets their level, under a rank test.
+    pub fn silences_loggers(&self) -> bool {
+        let by_level = self.calls(Role::SetLogLevel).any(|(event, call)| {
+            self.reach(event.path) != Reach::Every
+                || call.arguments.iter().any(|a| self.depends_on_rank(&a.value))
+        });
+        by_level
+            || self.events().iter().any(|event| match &event.kind {
+                EventKind::AttributeStore { name, value, .. } => {
+                    matches!(&**name, "disabled" | "propagate" | "level" | "handlers")
+                        && (self.reach(event.path) != Reach::Every || self.depends_on_rank(value))
+                }
+                _ => false,
+            })
+    }
+
+    /// The loss is weighted by counts that the ranks told each other, or the runtime does it.
+    pub fn weights_by_counts(&self) -> bool {
+        let terms = self.terms();
+        for role in [Role::Backward, Role::FusedStep] {
+            for (_, call) in self.calls(role) {
+                let weighted = call.receiver.as_ref().and_then(|r| self.object_in(r)).is_some_and(|o| {
+                    self.outside_class(o).is_some_and(|n| n.ends_with("Weighted"))
+                });
+                let values = call.receiver.iter().chain(call.arguments.iter().map(|a| &a.value));
+                let told = values.flat_map(|v| v.origins(terms)).any(|origin| {
+                    matches!(&self.event(origin).kind, EventKind::Call(c) if c.role == Role::Collective)
+                });
+                if weighted || told {
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    pub fn all_loops(&self) -> impl Iterator<Item = (super::LoopId, &super::LoopNode)> {
+        self.run.loops.iter().enumerate().map(|(i, n)| (super::LoopId(i as u32), n))
+    }
+
+    /// A loop over `over` walks over what `term` gives: `enumerate(loader)`, `tqdm(loader)`,
+    /// `sampler.epoch(e)`.
+    pub fn walks(&self, over: Term, term: Term) -> bool {
+        if over == term {
+            return true;
+        }
+        let Some(object) = self.object_of(term) else { return false };
+        let made_by = object.event;
+        let from = self.run.deep_facts_of(over).1;
+        made_by.is_some_and(|event| from.contains(&event))
+            || self.calls(Role::SetEpoch).any(|(_, call)| {
+                call.result.single() == Some(over)
+                    && call.receiver.as_ref().and_then(Value::single) == Some(term)
+            })
+    }
+}

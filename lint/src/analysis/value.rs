@@ -38,7 +38,9 @@ impl Value {
     }
 
     pub fn taint(&self, terms: &Terms) -> Taint {
-        self.terms().fold(Taint::NONE, |taint, t| taint.with(terms.taint(t)))
+        self.alternatives
+            .iter()
+            .fold(Taint::NONE, |taint, a| taint.with(terms.taint(a.term)).with(terms.taint(a.when)))
     }
 
     pub fn origins(&self, terms: &Terms) -> Origins {

@@ -6,7 +6,9 @@ use rustc_hash::FxHashMap;
 use super::call::Callee;
 use super::{Interpreter, Key, ObjectClass};
 use crate::analysis::event::{PathId, Tree, Via};
-use crate::analysis::term::{ClassRef, FunctionRef, ObjectId, Sample, Term, TermKind};
+use crate::analysis::term::{
+    ClassRef, FunctionRef, ObjectId, Origins, Sample, Taint, Term, TermKind,
+};
 use crate::analysis::value::Value;
 use crate::model::{ClassIndex, FunctionIndex, Language, Name, Site};
 
@@ -178,6 +180,10 @@ impl<'p> Interpreter<'p> {
     /// Where attributes of a term are kept: those of `Inner` on the module itself.
     pub fn stored(&self, term: Term) -> Term {
         self.stored_on(term)
+    }
+
+    pub fn deep_facts_of(&self, term: Term) -> (Taint, Origins) {
+        self.deep_facts(term, 3)
     }
 
     /// Everything a list or dict is known to hold.

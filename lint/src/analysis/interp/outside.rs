@@ -88,7 +88,10 @@ impl<'p> Interpreter<'p> {
             },
             TermKind::Inner(_) => table.method(Name::new("torch.nn.Module"), method),
             TermKind::Outside(_) | TermKind::Module(_) | TermKind::Package(_) => return None,
-            TermKind::Const(Const::Str(_)) | TermKind::Text(_) => return None,
+            TermKind::Const(Const::Str(_)) | TermKind::Text(_) => {
+                let row = table.any_method(method);
+                return row.filter(|row| row.role == Role::Passthrough);
+            }
             _ => {
                 let tensor = self.is_rust().then(|| Name::new("tch.Tensor"));
                 let of = self.types.get(&receiver).copied().or(tensor);

@@ -1,0 +1,274 @@
+use crate::analysis::{Call, Event, Reach, TermKind};
+use crate::prelude::*;
+use crate::table::{Flag, Role};
+
+declare_rule! {
+    /// Every rank writes the same file.
+    ///
+    /// The writes interleave: the file is truncated, mixed, or from another rank than the one
+    /// that logged it. A reader then fails with `PytorchStreamReader failed reading zip
+    /// archive` or `unexpected EOF`.
+    ///
+    /// Guards count wherever they are: in a caller, as an early return, in a helper such as
+    /// `save_on_master`, in a decorator, a property, a flag or an object that is `None` off
+    /// rank 0.
+    ///
+    /// ```python bad
+    /// import torch
+    /// import torch.distributed as dist
+    ///
+    /// dist.init_process_group("nccl")
+    /// model = torch.nn.Linear(8, 1)
+    /// torch.save(model.state_dict(), "model.pt")  # ~ unguarded-save
+    /// ```
+    /// ```python good
+    /// import torch
+    /// import torch.distributed as dist
+    ///
+    /// dist.init_process_group("nccl")
+    /// model = torch.nn.Linear(8, 1)
+    /// if dist.get_rank() == 0:
+    ///     torch.save(model.state_dict(), "model.pt")
+    /// ```
+    /// ```rust bad
+    /// use tch::nn;
+    ///
+    /// fn main() -> anyhow::Result<()> {
+    ///     let group = tch_ddp::ProcessGroup::init(&tch_ddp::Launch::from_env()?, Default::default())?;
+    ///     let vs = nn::VarStore::new(group.device());
+    ///     vs.save("model.safetensors")?; //~ unguarded-save
+    ///     Ok(())
+    /// }
+    /// ```
+    /// ```rust good
+    /// use tch::nn;
+    ///
+    /// fn main() -> anyhow::Result<()> {
+    ///     let group = tch_ddp::ProcessGroup::init(&tch_ddp::Launch::from_env()?, Default::default())?;
+    ///     let vs = nn::VarStore::new(group.device());
+    ///     if group.is_main() {
+    ///         vs.save("model.safetensors")?;
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
+    /// # Known limits
+    /// A path with the rank in it is one file for each rank, and a buffer in memory is no file.
+    /// Functions that nothing is seen to call may be guarded by their callers: silent. A test
+    /// of something unknown that may be a rank test is taken for one.
+    pub static RULE = {
+        name: "unguarded-save",
+        level: Level::Error,
+        harm: Harm::Corrupt,
+        tier: 1,
+        languages: BOTH,
+        fix: FixKind::No,
+        check,
+    };
+}
+
+fn check(program: &Program<'_>, report: &mut Report<'_>) {
+    if !program.is_distributed() {
+        return;
+    }
+    for role in [Role::Save, Role::WriteFile] {
+        for (event, call) in program.calls(role) {
+            if is_written_by_all(program, event, call) {
+                let called = program.callee_text(event).unwrap_or("this");
+                let message = match program.file_text(call, event) {
+                    Some(path) => format!("every rank writes {path} here, with `{called}`"),
+                    None => format!("every rank runs `{called}` on one file"),
+                };
+                report
+                    .at(event.site, message)
+                    .why("the writes of several processes interleave and damage the file")
+                    .help(match program.language {
+                        Language::Python => {
+                            "let rank 0 alone write it: `if dist.get_rank() == 0:`, \
+                             and put a barrier before others read it"
+                        }
+                        Language::Rust => {
+                            "let rank 0 alone write it: `if group.is_main() { .. }`, \
+                             or use `ddp.save(path)`"
+                        }
+                    });
+            }
+        }
+    }
+}
+
+fn is_written_by_all(program: &Program<'_>, event: &Event<'_>, call: &Call<'_>) -> bool {
+    let handled = program.has_flag(call, Flag::SelfGuarding) || program.has_flag(call, Flag::Hidden);
+    !handled
+        && !program.is_orphan(event)
+        && matches!(program.reach(event.path), Reach::Every | Reach::Others)
+        && !program.hangs_on_unseen_test(event.path)
+        && program.names_a_shared_file(call)
+        && !program.runs_only_alone(event.path)
+        && !is_own_process(program, event)
+}
+
+/// In a loop over ranks, or after a test that some file is this rank's own.
+fn is_own_process(program: &Program<'_>, event: &Event<'_>) -> bool {
+    program.tests(event.path, &|kind| {
+        matches!(kind, TermKind::Attribute(_, name) if name.contains("save_on_each"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_save_in_a_helper_of_another_file_counts() {
+        check_files(&[
+            (
+                "utils.py",
+                "
+import torch
+def checkpoint(state, name):
+    torch.save(state, name)  # ~ unguarded-save
+",
+            ),
+            (
+                "main.py",
+                "
+import torch
+import torch.multiprocessing as mp
+from utils import checkpoint
+
+def work(rank, epochs):
+    torch.distributed.init_process_group('nccl', rank=rank, world_size=2)
+    net = torch.nn.Linear(2, 2)
+    for epoch in range(epochs):
+        checkpoint(net.state_dict(), f'epoch-{epoch}.pt')
+
+if __name__ == '__main__':
+    mp.spawn(work, args=(3,), nprocs=2)
+",
+            ),
+        ]);
+    }
+
+    #[test]
+    fn guards_in_callers_and_helpers_are_seen() {
+        check_files(&[
+            (
+                "dist_utils.py",
+                "
+import torch
+import torch.distributed as dist
+def ready():
+    return dist.is_available() and dist.is_initialized()
+def rank():
+    return dist.get_rank() if ready() else 0
+def is_chief():
+    return rank() == 0
+def save_on_chief(*args, **kwargs):
+    if is_chief():
+        torch.save(*args, **kwargs)
+",
+            ),
+            (
+                "main.py",
+                "
+import torch
+from dist_utils import is_chief, save_on_chief
+def snapshot(net):
+    if not is_chief():
+        return
+    torch.save(net.state_dict(), 'a.pt')
+def write(net):
+    torch.save(net.state_dict(), 'b.pt')
+def main():
+    torch.distributed.init_process_group('nccl')
+    net = torch.nn.Linear(2, 2)
+    for epoch in range(3):
+        snapshot(net)
+        save_on_chief(net.state_dict(), 'c.pt')
+        if epoch % 2 == 0 and is_chief():
+            write(net)
+if __name__ == '__main__':
+    main()
+",
+            ),
+        ]);
+    }
+
+    #[test]
+    fn flags_and_none_objects_guard() {
+        check_python(
+            "
+import os, torch
+torch.distributed.init_process_group('nccl')
+ddp_rank = int(os.environ['RANK'])
+chief = ddp_rank == 0
+class Saver:
+    def __init__(self, folder):
+        self.folder = folder
+    def save(self, state):
+        torch.save(state, self.folder)
+saver = Saver('out') if chief else None
+for step in range(10):
+    if chief:
+        torch.save({}, 'a.pt')
+    if saver is not None:
+        saver.save({})
+",
+        );
+    }
+
+    #[test]
+    fn a_path_with_the_rank_is_silent() {
+        check_python(
+            "
+import io, torch
+import torch.distributed as dist
+dist.init_process_group('nccl')
+rank = dist.get_rank()
+for step in range(3):
+    torch.save({}, f'state-{rank}.pt')
+    torch.save({}, 'state-%d.pt' % rank)
+    torch.save({}, 'state-{}.pt'.format(dist.get_rank()))
+    buffer = io.BytesIO()
+    torch.save({}, buffer)
+",
+        );
+    }
+
+    #[test]
+    fn the_arm_that_other_ranks_take_counts() {
+        check_python(
+            "
+import argparse, torch
+import torch.distributed as dist
+args = argparse.ArgumentParser().parse_args()
+dist.init_process_group('nccl')
+for epoch in range(3):
+    if args.ddp and dist.get_rank() == 0:
+        torch.save({}, 'a.pt')
+    else:
+        torch.save({}, 'a.pt')  # ~ unguarded-save
+",
+        );
+    }
+
+    #[test]
+    fn what_only_runs_on_one_process_is_silent() {
+        check_python(
+            "
+import argparse, torch
+import torch.distributed as dist
+args = argparse.ArgumentParser().parse_args()
+if args.distributed:
+    dist.init_process_group('nccl')
+for epoch in range(3):
+    if not args.distributed or dist.get_rank() == 0:
+        torch.save({}, 'a.pt')
+    if not args.distributed:
+        torch.save({}, 'b.pt')
+",
+        );
+    }
+}
