@@ -6,6 +6,7 @@
 mod config;
 #[cfg(test)]
 mod dump;
+pub mod edit;
 mod entries;
 mod errors;
 mod known;

@@ -24,7 +24,7 @@ use ruff_text_size::{Ranged, TextRange};
 
 use map::Map;
 use recover::{ASYNC_STAND_IN, Piece};
-pub(super) use scan::Scan;
+pub(super) use scan::{Scan, bracketed};
 
 use crate::model::{
     Class, ClassIndex, Comment, Expr, ExprKind, Function, FunctionIndex, Language, Module, Name,

@@ -1,4 +1,4 @@
-use crate::analysis::{ClassRef, EventKind, Event, ObjectId, Term, TermKind};
+use crate::analysis::{ClassRef, Event, EventKind, ObjectId, Term, TermKind};
 use crate::prelude::*;
 use crate::table::Role;
 
@@ -60,12 +60,36 @@ declare_rule! {
 
 /// What the wrappers themselves have, beside the methods in the tables.
 const OWN: &[&str] = &[
-    "module", "device_ids", "output_device", "device", "dim", "src_device_obj", "process_group",
-    "broadcast_buffers", "find_unused_parameters", "require_backward_grad_sync",
-    "require_forward_param_sync", "gradient_as_bucket_view", "static_graph", "reducer", "logger",
-    "bucket_bytes_cap", "training", "forward", "parameters_to_ignore", "is_multi_device_module",
-    "device_type", "mixed_precision", "ddp_uneven_inputs_config", "modules_buffers", "scatter",
-    "gather", "replicate", "parallel_apply", "dump_patches", "call_super_init",
+    "module",
+    "device_ids",
+    "output_device",
+    "device",
+    "dim",
+    "src_device_obj",
+    "process_group",
+    "broadcast_buffers",
+    "find_unused_parameters",
+    "require_backward_grad_sync",
+    "require_forward_param_sync",
+    "gradient_as_bucket_view",
+    "static_graph",
+    "reducer",
+    "logger",
+    "bucket_bytes_cap",
+    "training",
+    "forward",
+    "parameters_to_ignore",
+    "is_multi_device_module",
+    "device_type",
+    "mixed_precision",
+    "ddp_uneven_inputs_config",
+    "modules_buffers",
+    "scatter",
+    "gather",
+    "replicate",
+    "parallel_apply",
+    "dump_patches",
+    "call_super_init",
 ];
 
 fn check(program: &Program<'_>, report: &mut Report<'_>) {
@@ -78,20 +102,12 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
     }
 }
 
-fn read(
-    program: &Program<'_>,
-    report: &mut Report<'_>,
-    event: &Event<'_>,
-    of: Term,
-    name: Name,
-) {
+fn read(program: &Program<'_>, report: &mut Report<'_>, event: &Event<'_>, of: Term, name: Name) {
     let Some(wrapper) = foreign(program, of, name) else { return };
     if !inner_has(program, wrapper, name) || program.stores_on(of).any(|(_, n, _)| n == name) {
         return;
     }
-    let asked = |kind: &TermKind| {
-        matches!(kind, TermKind::Apply(test, parts) if &**test == "hasattr" && parts[0] == of)
-    };
+    let asked = |kind: &TermKind| matches!(kind, TermKind::Apply(test, parts) if &**test == "hasattr" && parts[0] == of);
     if program.tests(event.path, &asked) {
         return;
     }
@@ -108,13 +124,7 @@ fn read(
         .fix(through_module(event, receiver));
 }
 
-fn store(
-    program: &Program<'_>,
-    report: &mut Report<'_>,
-    event: &Event<'_>,
-    of: Term,
-    name: Name,
-) {
+fn store(program: &Program<'_>, report: &mut Report<'_>, event: &Event<'_>, of: Term, name: Name) {
     let Some(wrapper) = foreign(program, of, name) else { return };
     let is_read_there = program.events().iter().any(|e| {
         matches!(&e.kind, EventKind::AttributeRead { of: on, name: n, .. } if *on == of && *n == name)
@@ -145,7 +155,8 @@ fn foreign(program: &Program<'_>, of: Term, name: Name) -> Option<ObjectId> {
     {
         return None;
     }
-    let own = object.row.and_then(|row| row.name).and_then(|class| program.table().method(class, name));
+    let own =
+        object.row.and_then(|row| row.name).and_then(|class| program.table().method(class, name));
     own.is_none().then_some(wrapper)
 }
 

@@ -93,8 +93,8 @@ declare_rule! {
 }
 
 fn check(program: &Program<'_>, report: &mut Report<'_>) {
-    let parallel = program.is_distributed()
-        || program.wraps_with(crate::analysis::facts::Wrapper::Dp);
+    let parallel =
+        program.is_distributed() || program.wraps_with(crate::analysis::facts::Wrapper::Dp);
     if !parallel {
         return;
     }
@@ -141,10 +141,10 @@ fn fixed_index(program: &Program<'_>, value: &Value, call: &Call<'_>) -> Option<
             (kind == "cuda" && index.parse::<u32>().is_ok()).then(|| text.to_string())
         }
         TermKind::Const(Const::Int(index))
-                if takes_index(call) && program.language == Language::Python =>
-            {
-                Some(format!("cuda:{index}"))
-            }
+            if takes_index(call) && program.language == Language::Python =>
+        {
+            Some(format!("cuda:{index}"))
+        }
         TermKind::Tuple(parts) => {
             parts.iter().find_map(|&t| fixed_index(program, &Value::of(program.terms(), t), call))
         }

@@ -49,9 +49,11 @@ declare_rule! {
 }
 
 fn check(program: &Program<'_>, report: &mut Report<'_>) {
-    let is_about_torch = program.project().files.iter().any(|file| {
-        program.reaches(file.id) && mentions_torch(&file.text)
-    });
+    let is_about_torch = program
+        .project()
+        .files
+        .iter()
+        .any(|file| program.reaches(file.id) && mentions_torch(&file.text));
     for file in &program.project().files {
         if file.module.language != program.language || file.module.errors.is_empty() {
             continue;
@@ -65,7 +67,9 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
             report
                 .at(site, error.message.clone())
                 .why("the file does not parse, so the program does not start")
-                .help("mend the syntax; the rest of the file was checked as far as it could be read");
+                .help(
+                    "mend the syntax; the rest of the file was checked as far as it could be read",
+                );
         }
     }
 }
@@ -97,7 +101,10 @@ for _ in range(3):
     fn a_helper_without_torch_counts_where_such_a_program_reaches_it() {
         check_files(&[
             ("helper.py", "def f(:  # ~ invalid-syntax\n    pass\n"),
-            ("main.py", "import torch\nimport helper\nif __name__ == '__main__':\n    print(torch)\n"),
+            (
+                "main.py",
+                "import torch\nimport helper\nif __name__ == '__main__':\n    print(torch)\n",
+            ),
         ]);
     }
 
@@ -111,7 +118,9 @@ for _ in range(3):
 
     #[test]
     fn an_old_keyword_argument_counts() {
-        check_python("import torch\nx = torch.ones(2)\nx.cuda(0, async=True)  # ~ invalid-syntax\n");
+        check_python(
+            "import torch\nx = torch.ones(2)\nx.cuda(0, async=True)  # ~ invalid-syntax\n",
+        );
     }
 
     #[test]

@@ -53,7 +53,10 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
         }
         let receiver = program.receiver_text(event).unwrap_or("the model");
         report
-            .at(event.site, format!("`{receiver}` is not always wrapped, and then has no `.module`"))
+            .at(
+                event.site,
+                format!("`{receiver}` is not always wrapped, and then has no `.module`"),
+            )
             .why("where it is not wrapped, this raises AttributeError")
             .help(format!(
                 "unwrap only what is wrapped: \

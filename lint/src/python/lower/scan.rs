@@ -30,31 +30,34 @@ impl<'a> Scan<'a> {
 
     /// Reads to the start of the next line that is not inside a string. `None` at the end.
     pub(in crate::python) fn next_line(&mut self) -> Option<usize> {
-        while let Some(&byte) = self.bytes.get(self.at) {
-            self.at += 1;
-            match byte {
-                b'\n' => return Some(self.at),
-                b'\r' if self.bytes.get(self.at) != Some(&b'\n') => return Some(self.at),
-                b' ' | b'\t' | b'\r' | 0x0c => continue,
-                b'#' => {
-                    self.at += line_length(&self.bytes[self.at..]);
-                    continue;
-                }
-                b'\\' => {
-                    self.at += line_end_length(&self.bytes[self.at..]);
-                }
-                b'\'' | b'"' => self.string(byte),
-                b'(' => self.open.push((self.at - 1, b')')),
-                b'[' => self.open.push((self.at - 1, b']')),
-                b'{' => self.open.push((self.at - 1, b'}')),
-                b')' | b']' | b'}' if self.open.last().is_some_and(|open| open.1 == byte) => {
-                    self.open.pop();
-                }
-                _ => {}
+        while !self.step()? {}
+        Some(self.at)
+    }
+
+    /// Reads a byte, a string or a comment; answers whether a line ended. `None` at the end.
+    fn step(&mut self) -> Option<bool> {
+        let byte = *self.bytes.get(self.at)?;
+        self.at += 1;
+        match byte {
+            b'\n' => return Some(true),
+            b'\r' if self.bytes.get(self.at) != Some(&b'\n') => return Some(true),
+            b' ' | b'\t' | b'\r' | 0x0c => return Some(false),
+            b'#' => {
+                self.at += line_length(&self.bytes[self.at..]);
+                return Some(false);
             }
-            self.code_end = self.at;
+            b'\\' => self.at += line_end_length(&self.bytes[self.at..]),
+            b'\'' | b'"' => self.string(byte),
+            b'(' => self.open.push((self.at - 1, b')')),
+            b'[' => self.open.push((self.at - 1, b']')),
+            b'{' => self.open.push((self.at - 1, b'}')),
+            b')' | b']' | b'}' if self.open.last().is_some_and(|open| open.1 == byte) => {
+                self.open.pop();
+            }
+            _ => {}
         }
-        None
+        self.code_end = self.at;
+        Some(false)
     }
 
     /// Skips a string whose first quote was read; one without an end ends with its line.
@@ -65,7 +68,7 @@ impl<'a> Scan<'a> {
         while let Some(&byte) = rest.get(at) {
             at += 1;
             match byte {
-                b'\\' => at += 1,
+                b'\\' => at += line_end_length(&rest[at..]).max(1),
                 b'\n' | b'\r' if !triple => {
                     at -= 1;
                     break;
@@ -80,6 +83,16 @@ impl<'a> Scan<'a> {
         }
         self.at = self.bytes.len().min(self.at + at);
     }
+}
+
+/// The text begins with a bracket: the length up to where it closes.
+pub(in crate::python) fn bracketed(text: &str) -> Option<usize> {
+    let mut scan = Scan::new(text);
+    scan.step()?;
+    while !scan.is_balanced() {
+        scan.step()?;
+    }
+    text.starts_with(['(', '[', '{']).then_some(scan.at)
 }
 
 fn line_length(bytes: &[u8]) -> usize {
@@ -265,6 +278,13 @@ mod tests {
         assert_eq!(found("f(a,\n  k=1,\n  l=2)\n"), None);
         assert_eq!(found(" f(a,\n y = 1\n").as_deref(), Some(" f(a,)\n y = 1\n"));
         assert_eq!(found("if f(a:\n  g()\n").as_deref(), Some("if f(a:)\n  g()\n"));
+    }
+
+    #[test]
+    fn brackets_close_outside_strings() {
+        assert_eq!(bracketed("(a[')'] + ')') + (b)"), Some("(a[')'] + ')')".len()));
+        assert_eq!(bracketed("(a"), None);
+        assert_eq!(bracketed("a()"), None);
     }
 
     #[test]
