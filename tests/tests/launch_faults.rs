@@ -263,6 +263,20 @@ fn the_earliest_error_file_is_the_root_cause() {
 }
 
 #[test]
+fn who_lost_a_connection_is_not_blamed_for_it() {
+    // Rank 1 takes a second from closing its connections to its end, which rank 0 does not wait
+    // for.
+    let script = "[ $RANK = 1 ] && { sleep 1; exit 9; }; \
+                  echo 'RuntimeError: Connection closed by peer [127.0.0.1]:63209' >&2; exit 1";
+    let ran = shell("-n 2", script).run(5.0);
+    ran.ended(9, &["rank 1 failed first: exit code 9", "then rank 0: exit code 1"]);
+    // A rank that never ends is not waited for.
+    let script = script.replace("sleep 1;", "sleep 60;");
+    let ran = shell("-n 2", &script).run(6.0);
+    ran.ended(1, &["rank 0 failed first: exit code 1"]);
+}
+
+#[test]
 fn a_closed_console_does_not_end_the_run() {
     let folder = tempfile::tempdir().unwrap();
     let done = folder.path().join("done");

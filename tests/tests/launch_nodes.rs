@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use launch_support::{
-    Launcher, Ran, Started, ddp_run, is_root, lines_of, port_is_free, shell, some_port,
+    Ran, Started, TwoMachines, ddp_run, lines_of, port_is_free, shell, some_port,
 };
 
 /// Prints what tells a rank who it is.
@@ -259,59 +259,13 @@ fn under_torchrun_the_environment_is_passed_on() {
     );
 }
 
-/// Two network namespaces joined by a cable; gone when dropped.
-struct TwoMachines {
-    names: [String; 2],
-}
-
-impl TwoMachines {
-    fn new() -> Option<Self> {
-        let has_ip = Command::new("ip").arg("-V").output().is_ok();
-        if !is_root() || !has_ip {
-            eprintln!("skipped: network namespaces need root and the program ip");
-            return None;
-        }
-        let names = [0, 1].map(|machine| format!("ddp{}-{machine}", std::process::id()));
-        let [a, b] = &names;
-        let (va, vb) = (format!("v{a}"), format!("v{b}"));
-        let script = format!(
-            "set -e; ip netns add {a}; ip netns add {b}
-             ip link add {va} netns {a} type veth peer name {vb} netns {b}
-             ip -n {a} addr add 10.87.0.1/24 dev {va}; ip -n {b} addr add 10.87.0.2/24 dev {vb}
-             ip -n {a} link set {va} up; ip -n {b} link set {vb} up
-             ip -n {a} link set lo up; ip -n {b} link set lo up"
-        );
-        let machines = Self { names };
-        let made = Command::new("sh").args(["-c", &script]).output().unwrap();
-        if !made.status.success() {
-            eprintln!("skipped: {}", String::from_utf8_lossy(&made.stderr));
-            return None;
-        }
-        Some(machines)
-    }
-
-    fn launcher(&self, node: usize, args: &str, script: &str) -> Launcher {
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.names[node]]).arg(ddp_tests::binaries::ddp_run());
-        command.args(["--nnodes", "2", "--node-rank", &node.to_string()]);
-        command.args(["--master-addr", "10.87.0.1"]).args(args.split_whitespace());
-        command.args(["--", "sh", "-c", script]);
-        Launcher::new(command)
-    }
-}
-
-impl Drop for TwoMachines {
-    fn drop(&mut self) {
-        for name in &self.names {
-            let _ = Command::new("ip").args(["netns", "del", name]).status();
-        }
-    }
-}
-
 #[test]
 fn two_machines_run_together_and_a_cut_cable_is_noticed() {
     let Some(machines) = TwoMachines::new() else { return };
-    let start = |node, args: &str, script: &str| machines.launcher(node, args, script).start();
+    let launcher = |node, args: &str, script: &str| {
+        machines.launcher(node, args, &["sh", "-c", script].map(str::to_owned))
+    };
+    let start = |node, args: &str, script: &str| launcher(node, args, script).start();
     let ran = all(vec![start(0, "-n 2", WHO), start(1, "-n 2", WHO)], 10.0);
     assert_eq!(
         lines_of(&ran[1].out, 3),
@@ -325,13 +279,12 @@ fn two_machines_run_together_and_a_cut_cable_is_noticed() {
     for started in &mut started {
         started.until("its rank", |processes| processes.len() >= 3);
     }
-    let link = format!("v{}", machines.names[1]);
-    let cut = ["-n", &machines.names[1], "link", "set", &link, "down"];
+    let cut = ["-n", &machines.names[1], "link", "set", &machines.interface(1), "down"];
     assert!(Command::new("ip").args(cut).status().unwrap().success());
     for ran in all(started, 15.0) {
         ran.ended(1, &["is gone: nothing was heard for"]);
     }
     // An address that nobody has: named within the bound.
-    let lost = machines.launcher(1, "-n 1 --join-timeout 1", "true").run(5.0);
+    let lost = launcher(1, "-n 1 --join-timeout 1", "true").run(5.0);
     lost.ended(1, &["cannot reach node 0 at 10.87.0.1:29500"]);
 }

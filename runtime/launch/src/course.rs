@@ -12,6 +12,10 @@ use crate::nodes::{Finish, Start};
 /// who came first, and a rank that reports its own error can finish doing so.
 pub(crate) const SETTLE: Duration = Duration::from_millis(100);
 
+/// As long as those that have failed only say that a rank went away, that rank gets this long to
+/// end by itself, so that it is known how.
+pub(crate) const SETTLE_CONSEQUENCES: Duration = Duration::from_secs(2);
+
 /// Longest wait without looking at anything.
 const TICK: Duration = Duration::from_millis(500);
 
@@ -19,7 +23,7 @@ const TICK: Duration = Duration::from_millis(500);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     Running,
-    /// A rank has failed; the others are stopped at this time.
+    /// A rank has failed at this time; the others are stopped a little later.
     Settling(Instant),
     /// The ranks were asked to end and are killed at this time.
     Ending {
@@ -84,7 +88,8 @@ impl Course {
     pub(crate) fn wait(&self) -> Duration {
         let until = |at: Instant| at.saturating_duration_since(Instant::now());
         match self.phase {
-            Phase::Settling(at) | Phase::Ending { kill_at: at } => until(at).min(TICK),
+            Phase::Settling(_) => SETTLE / 4,
+            Phase::Ending { kill_at } => until(kill_at).min(TICK),
             Phase::Killed(at) => until(at + KILL_LIMIT).min(TICK),
             Phase::Running | Phase::Unkillable => TICK,
         }

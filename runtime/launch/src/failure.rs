@@ -111,6 +111,14 @@ impl Failure {
         }
     }
 
+    /// Whether it failed because another rank was gone already.
+    pub(crate) fn is_consequence(&self) -> bool {
+        let says = |text: &str| LOST_PEER.iter().any(|words| text.contains(words));
+        let ended_itself = matches!(self.how, How::Exit(_) | How::Reported | How::Signal(6));
+        let last_lines = || self.last_lines.iter().any(|line| says(line));
+        ended_itself && self.message.as_deref().map_or_else(last_lines, says)
+    }
+
     fn hint(&self) -> Option<&'static str> {
         match self.how {
             How::Signal(9) => Some(
@@ -182,10 +190,22 @@ fn indented<'a>(lines: impl Iterator<Item = &'a str>) -> String {
     lines.map(|line| format!("  | {line}")).collect::<Vec<_>>().join("\n")
 }
 
-/// Sorts by time, the earliest (root cause) first.
+/// Sorts the root cause first: the earliest failure that does not itself say that another rank
+/// went away. The exception matters, as a rank's connections close before the kernel says that
+/// it has ended: those who notice may have reported their error and ended by then.
 pub(crate) fn sort(failures: &mut [Failure]) {
-    failures.sort_by_key(|failure| std::cmp::Reverse(failure.age));
+    failures.sort_by_key(|failure| (failure.is_consequence(), std::cmp::Reverse(failure.age)));
 }
+
+/// What Gloo, NCCL and the store say when the other end of a connection is gone.
+const LOST_PEER: &[&str] = &[
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Broken pipe",
+    "ncclRemoteError",
+    "remote process exit",
+    "Connection was likely closed",
+];
 
 #[cfg(test)]
 mod tests {
@@ -216,6 +236,22 @@ mod tests {
         assert!(text.starts_with("rank 2 failed first: killed by SIGSEGV, so the other 3 ranks"));
         assert!(text.contains("then rank 0: exit code 1 (0.25 s later)"), "{text}");
         assert_eq!(failures[0].code, 139);
+    }
+
+    #[test]
+    fn who_lost_a_peer_is_not_the_root_cause() {
+        let mut victim = failure(0, How::Exit(1), 350);
+        victim.message = Some("RuntimeError: [pair.cc:553] Connection closed by peer".into());
+        let mut failures = [victim.clone(), failure(1, How::Signal(9), 330)];
+        sort(&mut failures);
+        assert_eq!(failures[0].rank, 1);
+        // Its last lines count where there is no error file.
+        victim.last_lines = vec![victim.message.take().unwrap()];
+        assert!(victim.is_consequence());
+        // Alone it is all there is to tell.
+        let mut failures = [victim];
+        sort(&mut failures);
+        assert_eq!(failures[0].rank, 0);
     }
 
     #[test]

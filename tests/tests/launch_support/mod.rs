@@ -7,6 +7,7 @@ use std::fs;
 use std::io::Read;
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,9 @@ const FOREIGN: &[&str] =
     &["SLURM_", "OMPI_", "PMIX_", "PMI_", "PET_", "TORCHELASTIC_", "KUBERNETES_", "OMP_"];
 const FOREIGN_NAMES: &[&str] =
     &["RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "PYTHONUNBUFFERED"];
+
+/// Makes names differ within a test program.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// A launcher to be started, or started, with a mark that all its processes inherit.
 pub(crate) struct Launcher {
@@ -40,8 +44,7 @@ pub(crate) fn shell(args: &str, script: &str) -> Launcher {
 impl Launcher {
     /// Any command that starts a launcher, made safe for a test.
     pub(crate) fn new(mut command: Command) -> Self {
-        static COUNT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
-        let count = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
         let mark = format!("mark-{}-{count}-{}", std::process::id(), now.as_nanos());
         for (key, _) in std::env::vars_os() {
@@ -123,13 +126,36 @@ impl Started {
 
     /// Waits until something is the case; a failure if the launcher ends, or after ten seconds.
     #[track_caller]
-    pub(crate) fn until(&mut self, what: &str, mut is_so: impl FnMut(&[i32]) -> bool) {
-        let end = Instant::now() + Duration::from_secs(10);
+    pub(crate) fn until(&mut self, what: &str, is_so: impl FnMut(&[i32]) -> bool) {
+        self.until_within(10.0, what, is_so);
+    }
+
+    #[track_caller]
+    pub(crate) fn until_within(
+        &mut self,
+        limit_s: f64,
+        what: &str,
+        mut is_so: impl FnMut(&[i32]) -> bool,
+    ) {
+        let end = Instant::now() + Duration::from_secs_f64(limit_s);
         while !is_so(&self.processes()) {
-            assert!(Instant::now() < end, "{what} did not come about within 10 s");
+            assert!(Instant::now() < end, "{what} did not come about within {limit_s} s");
             assert!(self.child.try_wait().unwrap().is_none(), "the launcher ended before {what}");
             thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    /// Ranks that have become their program, with their process ids.
+    pub(crate) fn ranks(&self) -> Vec<(usize, i32)> {
+        let rank = |pid: i32| {
+            let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
+            let pairs = String::from_utf8_lossy(&environment).into_owned();
+            let rank = pairs.split('\0').find_map(|pair| pair.strip_prefix("RANK="))?;
+            let command = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+            let is_program = !String::from_utf8_lossy(&command).contains("__rank");
+            is_program.then_some((rank.parse().ok()?, pid))
+        };
+        self.processes().into_iter().filter_map(rank).collect()
     }
 
     #[track_caller]
@@ -213,10 +239,10 @@ pub(crate) fn port_is_free(port: u16) {
 
 /// A port that nobody has now, below the automatic ones; tests in parallel get different ones.
 pub(crate) fn some_port() -> u16 {
-    static NEXT: std::sync::atomic::AtomicU16 = std::sync::atomic::AtomicU16::new(0);
+    static NEXT: AtomicU16 = AtomicU16::new(0);
     let base = 11000 + (std::process::id() % 4000) as u16;
     loop {
-        let port = base + NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed) * 7;
+        let port = base + NEXT.fetch_add(1, Ordering::Relaxed) * 7;
         if TcpListener::bind(("0.0.0.0", port)).is_ok() {
             return port;
         }
@@ -232,4 +258,61 @@ pub(crate) fn lines_of(text: &str, rank: usize) -> Vec<&str> {
 pub(crate) fn is_root() -> bool {
     let id = Command::new("id").arg("-u").output().unwrap();
     id.stdout == b"0\n"
+}
+
+/// Two network namespaces joined by a cable; gone when dropped.
+pub(crate) struct TwoMachines {
+    pub(crate) names: [String; 2],
+}
+
+impl TwoMachines {
+    pub(crate) fn new() -> Option<Self> {
+        let has_ip = Command::new("ip").arg("-V").output().is_ok();
+        if !is_root() || !has_ip {
+            eprintln!("skipped: network namespaces need root and the program ip");
+            return None;
+        }
+        let id =
+            COUNT.fetch_add(1, Ordering::Relaxed) + 100 * (std::process::id() as usize % 10000);
+        let names = [0, 1].map(|machine| format!("ddp{id}-{machine}"));
+        let [a, b] = &names;
+        let (va, vb) = (format!("v{a}"), format!("v{b}"));
+        let script = format!(
+            "set -e; ip netns add {a}; ip netns add {b}
+             ip link add {va} netns {a} type veth peer name {vb} netns {b}
+             ip -n {a} addr add 10.87.0.1/24 dev {va}; ip -n {b} addr add 10.87.0.2/24 dev {vb}
+             ip -n {a} link set {va} up; ip -n {b} link set {vb} up
+             ip -n {a} link set lo up; ip -n {b} link set lo up"
+        );
+        let machines = Self { names };
+        let made = Command::new("sh").args(["-c", &script]).output().unwrap();
+        if !made.status.success() {
+            eprintln!("skipped: {}", String::from_utf8_lossy(&made.stderr));
+            return None;
+        }
+        Some(machines)
+    }
+
+    /// The end of the cable on a machine.
+    pub(crate) fn interface(&self, machine: usize) -> String {
+        format!("v{}", self.names[machine])
+    }
+
+    /// A launcher on a machine, as that node of two; the first has 10.87.0.1.
+    pub(crate) fn launcher(&self, node: usize, args: &str, program: &[String]) -> Launcher {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.names[node]]).arg(binaries::ddp_run());
+        command.args(["--nnodes", "2", "--node-rank", &node.to_string()]);
+        command.args(["--master-addr", "10.87.0.1"]).args(args.split_whitespace());
+        command.arg("--").args(program);
+        Launcher::new(command)
+    }
+}
+
+impl Drop for TwoMachines {
+    fn drop(&mut self) {
+        for name in &self.names {
+            let _ = Command::new("ip").args(["netns", "del", name]).status();
+        }
+    }
 }

@@ -34,6 +34,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--pause", type=float, default=0.0)
+    parser.add_argument("--pause-until-restart", type=int, default=0)
     parser.add_argument("--checkpoint", default="")
     parser.add_argument("--fail-at", type=int, default=-1)
     parser.add_argument("--result", default="")
@@ -58,7 +59,8 @@ def main():
         optimizer.step()
         if args.checkpoint and rank == 0:
             save(args.checkpoint, model, optimizer, step + 1)
-        time.sleep(args.pause)
+        if int(os.environ["TORCHELASTIC_RESTART_COUNT"]) < args.pause_until_restart:
+            time.sleep(args.pause)
     values = torch.cat([value.flatten() for value in model.state_dict().values()])
     print(f"rank {rank} ends", flush=True)
     if args.result and rank == 0:

@@ -248,12 +248,16 @@ impl Run<'_> {
         let now = Instant::now();
         match course.phase {
             Phase::Running if group.has_failed(self.stop_limit) => {
-                course.phase = Phase::Settling(now + course::SETTLE);
+                course.phase = Phase::Settling(now);
                 self.advance(course, group);
             }
-            Phase::Settling(at) if now >= at || group.is_over() => {
+            Phase::Settling(at) if at.elapsed() >= course::SETTLE || group.is_over() => {
                 let failures = group.failures(&self.host, self.stop_limit);
-                self.fail(failures, course, group);
+                let unexplained = failures.iter().all(Failure::is_consequence);
+                let patient = at.elapsed() < course::SETTLE_CONSEQUENCES;
+                if group.is_over() || !(unexplained && patient) {
+                    self.fail(failures, course, group);
+                }
             }
             Phase::Ending { kill_at } if now >= kill_at && !group.is_over() => {
                 self.output.say(&format!(
