@@ -41,6 +41,14 @@ pub(crate) struct Task {
 }
 
 impl Placement {
+    /// What each launcher stands for, for messages.
+    pub(crate) fn unit(&self) -> &'static str {
+        match self {
+            Self::Task { .. } => "rank",
+            Self::Node { .. } | Self::Inherited { .. } => "node",
+        }
+    }
+
     /// Number of launchers that work together, and which of them this is.
     pub(crate) fn launchers(&self) -> (usize, usize) {
         match self {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::cluster::Master;
+use crate::cluster::{Master, Placement};
 use crate::failure::Failure;
 use crate::port::HeldPort;
 use crate::sys;
@@ -20,6 +20,8 @@ use crate::trouble::Trouble;
 const PROTOCOL: u32 = 1;
 /// A message is a line of at most this size; more is no launcher's.
 const MESSAGE_BYTES_MAX: usize = 4 << 20;
+/// With more launchers than this only those that are missing are named.
+const JOINS_SHOWN_MAX: usize = 8;
 /// How long a peer may take to accept or to introduce itself.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -32,6 +34,8 @@ pub(crate) struct Hello {
     pub n_local: usize,
     pub run_id: Option<String>,
     pub host: String,
+    /// What a launcher stands for: a node, or a rank.
+    pub unit: String,
     /// Why this launcher cannot start its ranks, if so.
     pub trouble: Option<(u8, String)>,
 }
@@ -275,10 +279,10 @@ impl Peers {
     }
 
     /// Why another launcher cannot start its ranks, with its exit code.
-    pub(crate) fn trouble(&self) -> Option<(u8, String)> {
+    pub(crate) fn trouble(&self, unit: &str) -> Option<(u8, String)> {
         let link = self.links().iter().find(|link| link.trouble.is_some())?;
         let (code, why) = link.trouble.clone()?;
-        Some((code, format!("{} ({}): {why}", name(link.launcher), link.host)))
+        Some((code, format!("the launcher of {unit} {} ({}): {why}", link.launcher, link.host)))
     }
 
     /// Reads from a connection that is readable.
@@ -322,10 +326,6 @@ fn news(launcher: usize, message: Message) -> Option<News> {
         })),
         Message::Beat | Message::Hello(_) => None,
     }
-}
-
-fn name(launcher: usize) -> String {
-    format!("the launcher of node {launcher}")
 }
 
 /// What a wait for other launchers is interrupted by: a signal, say.
@@ -374,7 +374,7 @@ pub(crate) fn gather(
             guests.extend(Link::new(stream));
         }
         guests = introduce(guests, own, &mut links, say);
-        links = still_there(links, patience.silence_limit, say);
+        links = still_there(links, &own.unit, patience.silence_limit, say);
         if Instant::now() >= end {
             return Err(missing(own, &links, patience.join_limit).into());
         }
@@ -384,7 +384,12 @@ pub(crate) fn gather(
 }
 
 /// Those who have joined and not gone again meanwhile; one that was started anew may come back.
-fn still_there(links: Vec<Link>, limit: Duration, say: &mut dyn FnMut(&str)) -> Vec<Link> {
+fn still_there(
+    links: Vec<Link>,
+    unit: &str,
+    limit: Duration,
+    say: &mut dyn FnMut(&str),
+) -> Vec<Link> {
     let mut peers = Peers::Leader { links };
     let ready: Vec<usize> = {
         let streams = peers.streams();
@@ -396,7 +401,7 @@ fn still_there(links: Vec<Link>, limit: Duration, say: &mut dyn FnMut(&str)) -> 
     news.extend(peers.keep_alive(limit));
     for news in news {
         if let News::Lost { launcher, host, why } = news {
-            say(&format!("node {launcher} ({host}) has gone again: {why}"));
+            say(&format!("{unit} {launcher} ({host}) has gone again: {why}"));
         }
     }
     match peers {
@@ -424,7 +429,12 @@ fn introduce(
             Ok(None) => still.push(guest),
             Ok(Some(Message::Hello(hello))) => match refuse(&hello, own, links) {
                 None => {
-                    say(&format!("node {} ({}) has joined", hello.launcher, hello.host));
+                    if own.n_launchers <= JOINS_SHOWN_MAX {
+                        say(&format!(
+                            "{} {} ({}) has joined",
+                            own.unit, hello.launcher, hello.host
+                        ));
+                    }
                     guest.launcher = hello.launcher;
                     guest.host = hello.host;
                     guest.n_local = hello.n_local;
@@ -432,7 +442,8 @@ fn introduce(
                     links.push(guest);
                 }
                 Some(why) => {
-                    say(&format!("sent away node {} ({}): {why}", hello.launcher, hello.host));
+                    let Hello { unit, launcher, host, .. } = &hello;
+                    say(&format!("sent away {unit} {launcher} ({host}): {why}"));
                     guest.send(&Message::Refused { code: 2, why });
                 }
             },
@@ -484,12 +495,13 @@ fn missing(own: &Hello, links: &[Link], limit: Duration) -> Trouble {
         .map(|node| node.to_string())
         .collect();
     Trouble::work(format!(
-        "{} of {} nodes have joined within {} s; missing: node {}. Is ddp-run started there, \
+        "{} of {} {unit}s have joined within {} s; missing: {unit} {}. Is ddp-run started there, \
          with this node's --master-addr and --master-port, and does the firewall let it through?",
         links.len() + 1,
         own.n_launchers,
         limit.as_secs_f64(),
-        missing.join(", ")
+        missing.join(", "),
+        unit = own.unit
     ))
 }
 
@@ -552,14 +564,16 @@ fn unreachable(master: &Master, error: &io::Error) -> Trouble {
 
 impl Hello {
     /// This launcher's own introduction.
-    pub(crate) fn new(launcher: usize, n_launchers: usize, n_local: usize) -> Self {
+    pub(crate) fn new(placement: &Placement) -> Self {
+        let (n_launchers, launcher) = placement.launchers();
         Self {
             protocol: PROTOCOL,
             launcher,
             n_launchers,
-            n_local,
+            n_local: placement.n_local(),
             run_id: None,
             host: sys::host_name(),
+            unit: placement.unit().to_owned(),
             trouble: None,
         }
     }

@@ -114,7 +114,7 @@ impl<'a> Run<'a> {
             }
             return self.lead(&program);
         }
-        let mut hello = Hello::new(launcher, n_launchers, self.placement.n_local());
+        let mut hello = Hello::new(&self.placement);
         hello.run_id.clone_from(&self.args.rdzv_id);
         if launcher == 0 {
             self.gather(&hello)?;
@@ -139,11 +139,10 @@ impl<'a> Run<'a> {
     fn gather(&mut self, hello: &Hello) -> Result<(), Apart> {
         let Some(master) = self.placement.master() else { return Ok(()) };
         let port = HeldPort::take(master.port)?;
-        self.output.say(&format!(
-            "waiting for {} more launchers on port {}",
-            hello.n_launchers - 1,
-            port.number()
-        ));
+        self.output.say(&match hello.n_launchers {
+            2 => format!("waiting for the other launcher on port {}", port.number()),
+            n => format!("waiting for {} other launchers on port {}", n - 1, port.number()),
+        });
         let patience = Patience { join_limit: self.join_limit(), silence_limit: self.node_limit() };
         let (signals, output, endings) =
             (&mut self.signals, &mut self.output, &self.ending_signals);
@@ -172,7 +171,7 @@ impl<'a> Run<'a> {
 
     /// Conducts the attempts as rank 0's launcher.
     fn lead(&mut self, program: &Program) -> Result<u8, Apart> {
-        if let Some((code, why)) = self.peers.trouble() {
+        if let Some((code, why)) = self.peers.trouble(self.placement.unit()) {
             return Ok(self.give_up(code, why));
         }
         if let Err(trouble) = self.make_folder() {
@@ -259,7 +258,8 @@ impl<'a> Run<'a> {
             }
             for news in turn.news {
                 if let News::Lost { launcher, host, why } = news {
-                    let why = format!("the launcher of node {launcher} ({host}) is gone: {why}");
+                    let unit = self.placement.unit();
+                    let why = format!("the launcher of {unit} {launcher} ({host}) is gone: {why}");
                     self.output.say(&why);
                     return Some(Finish { code: 1, why });
                 }
@@ -305,7 +305,10 @@ impl<'a> Run<'a> {
         });
         let finish = course.signal.map_or(finish, Finish::by_signal);
         if finish.code != 0 {
-            self.output.say(&finish.why);
+            // With one launcher per rank all of them write to the same place.
+            let one_of_many = matches!(self.placement, Placement::Task { .. });
+            let why = &finish.why;
+            self.output.say(if one_of_many { why.lines().next().unwrap_or_default() } else { why });
         }
         let status = if finish.code == 0 { Status::Succeeded } else { Status::Failed };
         self.change(status, Some(finish.code));

@@ -179,9 +179,9 @@ impl Run<'_> {
         ));
         if !self.peers.is_leader() {
             let mut failure = self.not_started(&Trouble::work(""));
-            let (_, launcher) = self.placement.launchers();
+            let (unit, (_, launcher)) = (self.placement.unit(), self.placement.launchers());
             failure.how =
-                How::Node(format!("the launcher of node {launcher} was told to end by {name}"));
+                How::Node(format!("the launcher of {unit} {launcher} was told to end by {name}"));
             failure.code = Finish::by_signal(signal).code;
             self.peers.report_failed(vec![failure], true);
         }
@@ -210,7 +210,8 @@ impl Run<'_> {
                 course.fatal = true;
                 course.leader_lost = !self.peers.is_leader();
                 let mut failure = self.not_started(&Trouble::work(""));
-                let what = format!("the launcher of node {launcher} ({host}) is gone: {why}");
+                let unit = self.placement.unit();
+                let what = format!("the launcher of {unit} {launcher} ({host}) is gone: {why}");
                 failure.how = How::Node(what);
                 failure.pid = -1 - launcher as i32;
                 self.fail(vec![failure], course, group);
