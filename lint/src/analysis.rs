@@ -75,9 +75,7 @@ pub fn entries(project: &Project) -> Vec<Entry> {
         let of_language = || project.files.iter().filter(|f| f.module.language == language);
         let files: Vec<FileId> = match language {
             Language::Python => crate::python::entries(project),
-            Language::Rust => {
-                of_language().filter(|file| file.module.has_main).map(|file| file.id).collect()
-            }
+            Language::Rust => project.imports.rust_entries(),
         };
         if files.is_empty() && of_language().next().is_some() {
             entries.push(Entry { file: None, language });

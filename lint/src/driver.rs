@@ -14,11 +14,12 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
-use crate::config::{Overrides, Settings};
+use crate::config::{Overrides, Settings, TorchVersion};
 use crate::crash::Crash;
 use crate::linter::{self, Input, Outcome, Source};
 use crate::model::FileId;
 use crate::project::Project;
+use crate::rust::crates::{self, tch_version};
 use crate::torch::{self, TorchRange};
 
 pub use crate::python::notebook::Cells;
@@ -54,7 +55,6 @@ pub struct Loaded {
     pub project: Project,
     /// By file id.
     pub files: Vec<FileFacts>,
-    manifests: Vec<(String, Arc<str>)>,
     pub crashes: Vec<Crash>,
 }
 
@@ -101,10 +101,10 @@ impl Loaded {
         let (project, crashes) = linter::load(Input {
             root: self.project.root.clone(),
             sources,
-            manifests: self.manifests.clone(),
+            manifests: self.project.manifests.clone(),
             torch: self.project.torch,
         });
-        Self { project, files: self.files.clone(), manifests: self.manifests.clone(), crashes }
+        Self { project, files: self.files.clone(), crashes }
     }
 }
 
@@ -182,14 +182,14 @@ fn load_project(
         })
         .collect();
     let target = configs.of_file(&root.join("any")).target_torch;
-    let torch = target.map_or_else(|| stated_torch(&root), TorchRange::exactly);
-    let input = Input { root, sources, manifests: manifests.clone(), torch };
+    let torch = target.map_or_else(|| stated_torch(&root, &manifests), TorchRange::exactly);
+    let input = Input { root, sources, manifests, torch };
     let (project, crashes) = linter::load(input);
-    workspace.projects.push(Loaded { project, files: facts, manifests, crashes });
+    workspace.projects.push(Loaded { project, files: facts, crashes });
 }
 
-/// What the files at the root state of torch.
-fn stated_torch(root: &Path) -> TorchRange {
+/// What the files at the root state of torch; else what the project's tch binds.
+fn stated_torch(root: &Path, manifests: &[(String, Arc<str>)]) -> TorchRange {
     let mut paths: Vec<PathBuf> = torch::FILE_NAMES.iter().map(|name| root.join(name)).collect();
     let beside = std::fs::read_dir(root).into_iter().flatten().flatten();
     paths.extend(beside.map(|entry| entry.path()).filter(|path| {
@@ -198,7 +198,15 @@ fn stated_torch(root: &Path) -> TorchRange {
     }));
     let texts: Vec<String> =
         paths.iter().filter_map(|path| std::fs::read_to_string(path).ok()).collect();
-    TorchRange::stated(texts.iter().map(String::as_str))
+    if let Some(stated) = TorchRange::stated(texts.iter().map(String::as_str)) {
+        return stated;
+    }
+    let lock = std::fs::read_to_string(root.join("Cargo.lock")).ok();
+    let manifests = manifests.iter().map(|(_, text)| &**text);
+    tch_version(manifests.chain(lock.as_deref()))
+        .and_then(crates::TchVersion::torch)
+        .map(|(major, minor)| TorchRange::exactly(TorchVersion { major, minor }))
+        .unwrap_or_default()
 }
 
 /// The path below `root`, with `/`.

@@ -13,10 +13,12 @@ use crate::analysis::{self, Entry, Program};
 use crate::config::Settings;
 use crate::crash::{Crash, catch};
 use crate::finding::{Finding, Level};
+use crate::imports::ByLanguage;
 use crate::model::{FileId, Language, Module, ParseError, Site};
 use crate::project::{Project, SourceFile};
 use crate::rule::{Report, Rule};
 use crate::rules::RULES;
+use crate::rust::crates::{Crates, Manifest, RustFile};
 use crate::suppress;
 use crate::table::Table;
 use crate::torch::TorchRange;
@@ -70,10 +72,14 @@ pub fn load(input: Input) -> (Project, Vec<Crash>) {
     let Input { root, mut sources, manifests, torch } = input;
     sources.retain(|source| language_of(&source.path).is_some());
     sources.sort_by(|a, b| a.path.cmp(&b.path));
-    let lowered: Vec<(SourceFile, Option<Crash>)> =
-        sources.into_par_iter().enumerate().map(|(index, source)| lower(index, source)).collect();
+    let crates = Arc::new(crates(&sources, &manifests));
+    let lowered: Vec<(SourceFile, Option<Crash>)> = sources
+        .into_par_iter()
+        .enumerate()
+        .map(|(index, source)| lower(FileId(index as u32), source, &crates))
+        .collect();
     let (files, crashes): (Vec<_>, Vec<_>) = lowered.into_iter().unzip();
-    let imports = Box::new(crate::imports::ByLanguage::new(&files));
+    let imports = Box::new(ByLanguage::new(&files, crates));
     (Project { root, files, torch, manifests, imports }, crashes.into_iter().flatten().collect())
 }
 
@@ -258,28 +264,35 @@ fn sort(project: &Project, findings: &mut [Finding]) {
     });
 }
 
-fn lower(index: usize, source: Source) -> (SourceFile, Option<Crash>) {
+/// Which crates the Rust sources are.
+fn crates(sources: &[Source], manifests: &[(String, Arc<str>)]) -> Crates {
+    let files = sources.iter().enumerate().filter_map(|(index, source)| {
+        let is_rust = language_of(&source.path) == Some(Language::Rust);
+        let id = FileId(index as u32);
+        is_rust.then_some(RustFile { id, path: &source.path, text: &source.text })
+    });
+    let manifests: Vec<Manifest<'_>> = manifests
+        .iter()
+        .filter(|(path, _)| path.ends_with("Cargo.toml"))
+        .map(|(path, text)| Manifest { path, text })
+        .collect();
+    Crates::new(&files.collect::<Vec<_>>(), &manifests)
+}
+
+fn lower(id: FileId, source: Source, crates: &Crates) -> (SourceFile, Option<Crash>) {
     let language = language_of(&source.path).unwrap_or(Language::Python);
     let doing = || format!("reading `{}`", source.path);
     let lowered = catch(doing, || match language {
         Language::Python => crate::python::lower(&source.text),
-        Language::Rust => {
-            let module_path = crate::rust::crates::module_path_by_layout(&source.path);
-            crate::rust::lower(&source.text, &module_path)
-        }
+        Language::Rust => crate::rust::lower(&source.text, crates.module_path(id)),
     });
     let (mut module, crash) = match lowered {
         Ok(module) => (module, None),
         Err(crash) => (empty(language), Some(crash)),
     };
     module.errors.extend(source.error);
-    let file = SourceFile {
-        id: FileId(index as u32),
-        path: source.path,
-        text: source.text,
-        module,
-        reported: source.reported,
-    };
+    let file =
+        SourceFile { id, path: source.path, text: source.text, module, reported: source.reported };
     (file, crash)
 }
 

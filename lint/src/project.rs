@@ -38,6 +38,11 @@ pub trait Imports: Send + Sync {
 
     /// The module `name` below the package or module that `parent` is.
     fn submodule(&self, parent: FileId, entry: FileId, name: &str) -> Resolution;
+
+    /// The roots of Rust crates that can be run.
+    fn rust_entries(&self) -> Vec<FileId> {
+        Vec::new()
+    }
 }
 
 /// What an import path leads to.

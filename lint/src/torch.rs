@@ -66,16 +66,12 @@ impl TorchRange {
         self.first <= last && self.end.is_none_or(|end| first < end)
     }
 
-    /// The releases that all of the texts allow; the default when none speaks of torch.
-    pub fn stated<'t>(texts: impl IntoIterator<Item = &'t str>) -> Self {
+    /// The releases that all of the texts allow, if one speaks of torch.
+    pub fn stated<'t>(texts: impl IntoIterator<Item = &'t str>) -> Option<Self> {
         let of_text = |text| locked(text).into_iter().chain(str::lines(text).filter_map(line));
-        let bounds: Vec<Bounds> = texts.into_iter().flat_map(of_text).collect();
-        if bounds.is_empty() {
-            return Self::default();
-        }
-        let all = bounds.into_iter().reduce(Bounds::and).unwrap_or_default();
+        let bounds = texts.into_iter().flat_map(of_text).reduce(Bounds::and)?;
         let oldest = TorchVersion { major: 0, minor: 0 };
-        Self { first: all.first.unwrap_or(oldest), end: all.end }
+        Some(Self { first: bounds.first.unwrap_or(oldest), end: bounds.end })
     }
 }
 
@@ -181,7 +177,7 @@ mod tests {
     use super::*;
 
     fn stated(text: &str) -> String {
-        let range = TorchRange::stated([text]);
+        let range = TorchRange::stated([text]).unwrap_or_default();
         let end = range.end.map_or("…".to_owned(), |end| end.to_string());
         format!("{}..{end}", range.first)
     }
@@ -221,11 +217,11 @@ mod tests {
 
     #[test]
     fn all_texts_count() {
-        let range = TorchRange::stated(["torch>=1.5", "torch<1.12"]);
+        let range = TorchRange::stated(["torch>=1.5", "torch<1.12"]).unwrap_or_default();
         let v = |major, minor| TorchVersion { major, minor };
         assert!(range.touches(v(1, 5), v(1, 11)) && range.touches(v(1, 11), v(1, 11)));
         assert!(!range.touches(v(1, 12), v(2, 0)) && !range.touches(v(1, 0), v(1, 4)));
-        assert!(TorchRange::stated(["torch>=1.5"]).touches(v(2, 0), v(2, 1)));
+        assert!(TorchRange::stated(["torch>=1.5"]).unwrap_or_default().touches(v(2, 0), v(2, 1)));
         assert!(TorchRange::default().touches(NEWEST, NEWEST));
         assert!(!TorchRange::default().touches(v(1, 5), v(1, 11)));
     }
