@@ -22,9 +22,10 @@ pub const FILE_NAMES: [&str; 10] = [
 ];
 
 /// Words without which no program of either language trains with torch.
-const WORDS: [&str; 10] = [
+const WORDS: [&str; 11] = [
     "torch",
     "tch::",
+    "tch_ddp",
     "use tch",
     "crate tch",
     "lightning",

@@ -269,6 +269,29 @@ impl<'p> Program<'p> {
         (text.len() < 60 && !text.contains('\n')).then(|| format!("`{text}`"))
     }
 
+    /// Whether a file exists decides whether the path is taken.
+    pub fn tests_for_a_file(&self, path: PathId) -> bool {
+        self.conditions(path).any(|node| {
+            self.terms().origins(node.condition).iter().any(|&origin| {
+                matches!(&self.event(origin).kind, EventKind::Call(c) if c.role == Role::PathExists)
+            })
+        })
+    }
+
+    /// Rank 0 goes first here: the others wait in a barrier before, rank 0 in one behind.
+    pub fn main_goes_first(&self, event: &Event<'p>) -> bool {
+        let barrier = |wanted: &dyn Fn(&Event<'p>) -> bool| {
+            self.calls(Role::Collective).any(|(e, call)| {
+                call.row.and_then(|r| r.kind) == Some(crate::table::CollectiveKind::Barrier)
+                    && wanted(e)
+            })
+        };
+        barrier(&|e| e.id < event.id && !matches!(self.reach(e.path), Reach::Every | Reach::Main))
+            && barrier(&|e| {
+                e.id > event.id && matches!(self.reach(e.path), Reach::Main | Reach::LocalMain)
+            })
+    }
+
     /// The path is taken only where the run is not distributed at all.
     pub fn runs_only_alone(&self, path: PathId) -> bool {
         self.reach(path) == Reach::Nobody

@@ -107,6 +107,7 @@ fn is_written_by_all(program: &Program<'_>, event: &Event<'_>, call: &Call<'_>) 
         && program.names_a_shared_file(call)
         && !program.runs_only_alone(event.path)
         && !is_own_process(program, event)
+        && !(program.tests_for_a_file(event.path) && program.main_goes_first(event))
 }
 
 /// In a loop over ranks, or after a test that some file is this rank's own.

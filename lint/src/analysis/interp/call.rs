@@ -56,9 +56,27 @@ impl<'p> Interpreter<'p> {
         {
             return self.super_value(site);
         }
+        if let Some(condition) = self.unknown_macro(callee, site) {
+            // Whether and when a macro of the project runs its arguments is unknown.
+            self.push_path(condition, site);
+            let arguments = self.arguments(arguments);
+            self.pop_path();
+            let from: Vec<Value> = arguments.into_iter().map(|a| a.value).collect();
+            return self.derived_value(site, &from);
+        }
         let callee = self.eval(callee);
         let arguments = self.arguments(arguments);
         self.call_value(&callee, arguments, site, Some(expr))
+    }
+
+    fn unknown_macro(&mut self, callee: &'p Expr, site: Site) -> Option<Term> {
+        let name = callee.last_name().filter(|n| self.is_rust() && n.ends_with('!'))?;
+        let known = self.table.get(name).is_some()
+            || self.eval_quietly(callee).single().is_some_and(|t| match self.terms.kind(t) {
+                TermKind::Outside(name) => self.table.get(*name).is_some(),
+                _ => false,
+            });
+        (!known).then(|| self.terms.make(TermKind::Parameter { site, name }))
     }
 
     pub(super) fn arguments(&mut self, arguments: &'p [Argument]) -> Vec<ArgumentValue<'p>> {
