@@ -277,7 +277,8 @@ impl<'p> Program<'p> {
     /// A tensor that was made to require a gradient, by hand.
     pub fn requires_grad(&self, term: Term) -> bool {
         self.calls(Role::RequiresGrad).any(|(_, call)| {
-            let on = call.arguments.first().is_none_or(|a| a.value.single() != Some(self.terms().no));
+            let on =
+                call.arguments.first().is_none_or(|a| a.value.single() != Some(self.terms().no));
             on && call.result.single() == Some(term)
         })
     }

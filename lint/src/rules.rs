@@ -6,9 +6,11 @@ mod fixed_device_in_forward;
 mod forward_bypasses_wrapper;
 mod invalid_syntax;
 mod loss_inside_model;
+mod missing_set_epoch;
 mod module_of_unwrapped_model;
 mod non_tensor_forward_output;
 mod parameters_read_on_replica;
+mod sampler_with_shuffle;
 mod uneven_batch_average;
 mod uneven_epoch_output;
 mod unguarded_log;
@@ -16,6 +18,10 @@ mod unguarded_save;
 mod unknown_suppression;
 mod unregistered_parameters;
 mod unused_suppression;
+mod unwrapped_alias_trained;
+mod wrong_replica_arguments;
+mod wrong_wrap_order;
+mod wrong_wrapper;
 
 use crate::rule::Rule;
 
@@ -27,9 +33,11 @@ pub static RULES: &[&Rule] = &[
     &forward_bypasses_wrapper::RULE,
     &invalid_syntax::RULE,
     &loss_inside_model::RULE,
+    &missing_set_epoch::RULE,
     &module_of_unwrapped_model::RULE,
     &non_tensor_forward_output::RULE,
     &parameters_read_on_replica::RULE,
+    &sampler_with_shuffle::RULE,
     &uneven_batch_average::RULE,
     &uneven_epoch_output::RULE,
     &unguarded_log::RULE,
@@ -37,6 +45,10 @@ pub static RULES: &[&Rule] = &[
     &unknown_suppression::RULE,
     &unregistered_parameters::RULE,
     &unused_suppression::RULE,
+    &unwrapped_alias_trained::RULE,
+    &wrong_replica_arguments::RULE,
+    &wrong_wrap_order::RULE,
+    &wrong_wrapper::RULE,
 ];
 
 /// The rule of that name.

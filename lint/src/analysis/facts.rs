@@ -252,9 +252,11 @@ impl<'p> Program<'p> {
                     || class.contains("StringIO")
                     || class.contains("tempfile")
                     || class.contains("Temp");
-                named || object.arguments.iter().any(|a| {
-                    a.value.terms().any(|t| self.is_private_file(t, depth - 1))
-                })
+                named
+                    || object
+                        .arguments
+                        .iter()
+                        .any(|a| a.value.terms().any(|t| self.is_private_file(t, depth - 1)))
             }
             TermKind::Text(parts) => parts.iter().any(|&t| self.is_private_file(t, depth - 1)),
             _ => false,
@@ -330,9 +332,10 @@ impl<'p> Program<'p> {
         let terms = self.terms();
         for role in [Role::Backward, Role::FusedStep] {
             for (_, call) in self.calls(role) {
-                let weighted = call.receiver.as_ref().and_then(|r| self.object_in(r)).is_some_and(|o| {
-                    self.outside_class(o).is_some_and(|n| n.ends_with("Weighted"))
-                });
+                let weighted =
+                    call.receiver.as_ref().and_then(|r| self.object_in(r)).is_some_and(|o| {
+                        self.outside_class(o).is_some_and(|n| n.ends_with("Weighted"))
+                    });
                 let values = call.receiver.iter().chain(call.arguments.iter().map(|a| &a.value));
                 let told = values.flat_map(|v| v.origins(terms)).any(|origin| {
                     matches!(&self.event(origin).kind, EventKind::Call(c) if c.role == Role::Collective)
@@ -362,6 +365,142 @@ impl<'p> Program<'p> {
             || self.calls(Role::SetEpoch).any(|(_, call)| {
                 call.result.single() == Some(over)
                     && call.receiver.as_ref().and_then(Value::single) == Some(term)
+            })
+    }
+}
+
+/// A change of `requires_grad` of a module's parameters.
+#[derive(Clone, Copy, Debug)]
+pub struct GradientSwitch {
+    pub event: super::EventId,
+    pub site: Site,
+    /// The module whose parameters are switched.
+    pub of: Term,
+    pub on: bool,
+    /// All of that module's parameters, under no further condition.
+    pub reaches_all: bool,
+    pub path: PathId,
+}
+
+/// Modules and their parameters.
+impl<'p> Program<'p> {
+    /// The modules whose `parameters()` went into a value.
+    pub fn modules_behind(&self, parameters: &Value) -> Vec<Term> {
+        let mut modules = Vec::new();
+        for origin in self.run.deep_origins(parameters) {
+            if let EventKind::Call(call) = &self.event(origin).kind
+                && matches!(call.role, Role::Parameters | Role::NamedParameters)
+            {
+                modules.extend(call.receiver.iter().flat_map(Value::terms));
+            }
+        }
+        modules
+    }
+
+    /// Every freeze and thaw of parameters, in order.
+    pub fn gradient_switches(&self) -> Vec<GradientSwitch> {
+        let mut switches = Vec::new();
+        for event in self.events() {
+            match &event.kind {
+                EventKind::AttributeStore { of, name, value, .. } if &**name == "requires_grad" => {
+                    let Some(on) = self.as_bool(value) else { continue };
+                    let items = Value::of(self.terms(), *of);
+                    for module in self.modules_behind(&items) {
+                        let of = self.run.stored(module);
+                        let reaches_all = !self.is_selected(event);
+                        let (event, site, path) = (event.id, event.site, event.path);
+                        switches.push(GradientSwitch { event, site, of, on, reaches_all, path });
+                    }
+                }
+                EventKind::Call(call) if call.role == Role::RequiresGrad => {
+                    let on = call.arguments.first().map_or(Some(true), |a| self.as_bool(&a.value));
+                    let (Some(on), Some(receiver)) = (on, call.receiver.as_ref()) else { continue };
+                    let mut modules = self.modules_behind(receiver);
+                    if modules.is_empty() {
+                        modules.extend(receiver.single());
+                    }
+                    for module in modules {
+                        let of = self.run.stored(module);
+                        let reaches_all = !self.is_selected(event);
+                        let (event, site, path) = (event.id, event.site, event.path);
+                        switches.push(GradientSwitch { event, site, of, on, reaches_all, path });
+                    }
+                }
+                _ => {}
+            }
+        }
+        switches
+    }
+
+    /// Inside the loop around an event a condition picks some of the items.
+    fn is_selected(&self, event: &Event<'p>) -> bool {
+        let Some((_, innermost)) = self.loops(event.loops).next() else { return false };
+        self.conditions(event.path).any(|node| {
+            node.site.file == innermost.site.file && innermost.site.span.contains(node.site.span)
+        })
+    }
+
+    pub fn as_bool(&self, value: &Value) -> Option<bool> {
+        match self.terms().as_const(value.single()?)? {
+            Const::Bool(value) => Some(value),
+            _ => None,
+        }
+    }
+
+    /// The two conditions do not contradict each other, as far as is known.
+    pub fn can_both_hold(&self, a: Term, b: Term) -> bool {
+        let mut literals = Vec::new();
+        self.literals(a, true, &mut literals);
+        let first = literals.len();
+        self.literals(b, true, &mut literals);
+        let (of_a, of_b) = literals.split_at(first);
+        !of_a.iter().any(|(term, holds)| of_b.contains(&(*term, !holds)))
+            && SAMPLES.iter().any(|&sample| {
+                let can = |t| self.terms().evaluate(t, sample).is_none_or(super::term::truth);
+                can(a) && can(b)
+            })
+    }
+
+    /// What a condition settles, as atoms and whether they hold.
+    fn literals(&self, condition: Term, holds: bool, into: &mut Vec<(Term, bool)>) {
+        match self.terms().kind(condition) {
+            TermKind::And(parts) if holds => {
+                parts.iter().for_each(|&p| self.literals(p, holds, into));
+            }
+            TermKind::Or(parts) if !holds => {
+                parts.iter().for_each(|&p| self.literals(p, holds, into));
+            }
+            TermKind::Not(inner) => self.literals(*inner, !holds, into),
+            TermKind::Const(_) => {}
+            _ => into.push((condition, holds)),
+        }
+    }
+
+    /// A condition can hold where a path is taken.
+    pub fn can_hold_at(&self, condition: Term, path: PathId) -> bool {
+        self.conditions(path).all(|node| self.can_both_hold(condition, node.condition))
+    }
+
+    /// Both paths can be taken in one run.
+    pub fn can_both_hold_paths(&self, a: PathId, b: PathId) -> bool {
+        self.conditions(a).all(|node| self.can_hold_at(node.condition, b))
+    }
+
+    /// A rank that only a function started on one node gets: there it is global too.
+    pub fn spawned_on_one_node(&self, value: &Value) -> bool {
+        let from_spawn = value.terms().any(|t| *self.terms().kind(t) == TermKind::SpawnIndex);
+        from_spawn && !self.shows_several_nodes()
+    }
+
+    /// The program knows of several nodes: a node rank, or a global rank computed beside.
+    pub fn shows_several_nodes(&self) -> bool {
+        let node = TermKind::Rank(super::RankKind::NodeRank);
+        self.terms().find(&node).is_some()
+            || self.project.files.iter().any(|file| {
+                self.reaches(file.id)
+                    && ["NODE_RANK", "SLURM_", "node_rank", "nnodes", "num_nodes"]
+                        .iter()
+                        .any(|word| file.text.contains(word))
             })
     }
 }

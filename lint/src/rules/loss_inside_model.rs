@@ -131,9 +131,11 @@ fn vector_loss(program: &Program<'_>, report: &mut Report<'_>, outer: EventId, l
     let terms = program.terms();
     let reduced = program.calls(Role::Reduce).any(|(event, call)| {
         event.modes.forward.is_none()
-            && call.receiver.iter().chain(call.arguments.iter().map(|a| &a.value)).any(|v| {
-                v.comes_from(terms, outer)
-            })
+            && call
+                .receiver
+                .iter()
+                .chain(call.arguments.iter().map(|a| &a.value))
+                .any(|v| v.comes_from(terms, outer))
     });
     if reduced {
         return;

@@ -151,15 +151,16 @@ fn odd_term(program: &Program<'_>, term: Term, kind: Wrapper, depth: u32) -> Opt
     }
     match program.terms().kind(term) {
         TermKind::Const(Const::Str(_)) | TermKind::Text(_) => Some("a string".to_owned()),
-        TermKind::Const(Const::Int(_) | Const::Float(_) | Const::Bool(_)) if kind == Wrapper::Dp => {
+        TermKind::Const(Const::Int(_) | Const::Float(_) | Const::Bool(_))
+            if kind == Wrapper::Dp =>
+        {
             Some("a number".to_owned())
         }
         TermKind::Tuple(parts) => parts.iter().find_map(|&t| odd_term(program, t, kind, depth - 1)),
         TermKind::Object(id) => match program.object(*id).class {
-            ObjectClass::List | ObjectClass::Dict => program
-                .contents(term)
-                .iter()
-                .find_map(|v| odd_part(program, v, kind, depth - 1)),
+            ObjectClass::List | ObjectClass::Dict => {
+                program.contents(term).iter().find_map(|v| odd_part(program, v, kind, depth - 1))
+            }
             ObjectClass::Project(class) => odd_object(program, class, kind),
             _ => None,
         },
@@ -171,17 +172,19 @@ fn odd_term(program: &Program<'_>, term: Term, kind: Wrapper, depth: u32) -> Opt
 /// An instance of a class of the project: only named tuples of tensors can be gathered.
 fn odd_object(program: &Program<'_>, class: ClassRef, kind: Wrapper) -> Option<String> {
     let definition = program.class(class);
-    let named = |name: &str| definition.bases.iter().any(|b| {
-        b.last_name().is_some_and(|n| &*n == name)
-    });
-    let is_dataclass = definition.decorators.iter().any(|d| {
-        d.last_name().is_some_and(|n| &*n == "dataclass")
-    });
+    let named =
+        |name: &str| definition.bases.iter().any(|b| b.last_name().is_some_and(|n| &*n == name));
+    let is_dataclass =
+        definition.decorators.iter().any(|d| d.last_name().is_some_and(|n| &*n == "dataclass"));
     // Rust structs of tensors are what `TensorOutput` is for.
     if program.language == Language::Rust || named("NamedTuple") || named("ModelOutput") {
         return None;
     }
-    if definition.bases.iter().any(|b| b.last_name().is_some_and(|n| matches!(&*n, "dict" | "OrderedDict" | "tuple"))) {
+    if definition
+        .bases
+        .iter()
+        .any(|b| b.last_name().is_some_and(|n| matches!(&*n, "dict" | "OrderedDict" | "tuple")))
+    {
         return None;
     }
     if kind == Wrapper::Ddp && is_dataclass {

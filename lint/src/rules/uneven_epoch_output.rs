@@ -157,9 +157,7 @@ fn has_own_share(program: &Program<'_>, loader: &crate::analysis::Object<'_>) ->
         return true;
     }
     let Some(sampler) = given("sampler").and_then(|a| a.value.single()) else {
-        return program
-            .attribute_now(program.term_of(loader.id), "shares")
-            .is_some();
+        return program.attribute_now(program.term_of(loader.id), "shares").is_some();
     };
     match program.object_of(sampler) {
         Some(object) => program.class_of(object).is_some(),
@@ -169,15 +167,10 @@ fn has_own_share(program: &Program<'_>, loader: &crate::analysis::Object<'_>) ->
 
 /// What is said counts steps or samples that a collective agreed on.
 fn counts_steps(program: &Program<'_>, call: &Call<'_>) -> bool {
-    let agreed = |event: &Event<'_>| {
-        matches!(&event.kind, crate::analysis::EventKind::Call(c) if c.role == Role::Collective)
-    };
+    let agreed = |event: &Event<'_>| matches!(&event.kind, crate::analysis::EventKind::Call(c) if c.role == Role::Collective);
     call.arguments.iter().any(|a| {
         !a.value.taint(program.terms()).has(Taint::LOCAL)
-            && a.value
-                .origins(program.terms())
-                .iter()
-                .any(|&origin| agreed(program.event(origin)))
+            && a.value.origins(program.terms()).iter().any(|&origin| agreed(program.event(origin)))
     })
 }
 
@@ -189,7 +182,9 @@ fn tell(program: &Program<'_>, report: &mut Report<'_>, event: &Event<'_>, role:
     };
     report
         .at(event.site, format!("{what} by the epochs of one rank, but ranks differ in them"))
-        .why("batch sizes differ between ranks, so their epochs drift apart: one rank's says little")
+        .why(
+            "batch sizes differ between ranks, so their epochs drift apart: one rank's says little",
+        )
         .help(match program.language {
             Language::Python => {
                 "give each rank a share of the data in proportion to its batch, \

@@ -99,7 +99,8 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
 }
 
 fn is_written_by_all(program: &Program<'_>, event: &Event<'_>, call: &Call<'_>) -> bool {
-    let handled = program.has_flag(call, Flag::SelfGuarding) || program.has_flag(call, Flag::Hidden);
+    let handled =
+        program.has_flag(call, Flag::SelfGuarding) || program.has_flag(call, Flag::Hidden);
     !handled
         && !program.is_orphan(event)
         && matches!(program.reach(event.path), Reach::Every | Reach::Others)
@@ -112,9 +113,10 @@ fn is_written_by_all(program: &Program<'_>, event: &Event<'_>, call: &Call<'_>) 
 
 /// In a loop over ranks, or after a test that some file is this rank's own.
 fn is_own_process(program: &Program<'_>, event: &Event<'_>) -> bool {
-    program.tests(event.path, &|kind| {
-        matches!(kind, TermKind::Attribute(_, name) if name.contains("save_on_each"))
-    })
+    program.tests(
+        event.path,
+        &|kind| matches!(kind, TermKind::Attribute(_, name) if name.contains("save_on_each")),
+    )
 }
 
 #[cfg(test)]

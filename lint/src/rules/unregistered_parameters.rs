@@ -98,8 +98,8 @@ declare_rule! {
 }
 
 fn check(program: &Program<'_>, report: &mut Report<'_>) {
-    let parallel = program.is_distributed()
-        || program.wraps_with(crate::analysis::facts::Wrapper::Dp);
+    let parallel =
+        program.is_distributed() || program.wraps_with(crate::analysis::facts::Wrapper::Dp);
     if !parallel {
         return;
     }
@@ -140,9 +140,8 @@ fn holds_parameters_of_a_model(program: &Program<'_>, of: Term) -> bool {
         return program.is_module_class(class);
     }
     let definition = program.class(class);
-    let annotated = definition.decorators.iter().any(|d| {
-        d.last_name().is_some_and(|n| &*n == "data_parallel")
-    });
+    let annotated =
+        definition.decorators.iter().any(|d| d.last_name().is_some_and(|n| &*n == "data_parallel"));
     let is_wrapped = program.objects().iter().any(|o| {
         program.wrapper_kind(o.id).is_some()
             && program.wrapped_module(o.id).is_some_and(|m| m.terms().any(|t| t == of))

@@ -186,6 +186,15 @@ impl<'p> Interpreter<'p> {
         self.deep_facts(term, 3)
     }
 
+    /// The events behind a value, those of a container's contents included.
+    pub fn deep_origins(&self, value: &Value) -> Origins {
+        let mut all = Origins::new();
+        for term in value.terms() {
+            all.extend(self.deep_facts(term, 3).1);
+        }
+        all
+    }
+
     /// Everything a list or dict is known to hold.
     pub fn contents_of(&self, container: Term) -> Vec<Value> {
         self.contents(container)

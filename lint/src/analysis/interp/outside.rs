@@ -228,6 +228,8 @@ impl<'p> Interpreter<'p> {
             Role::WrapDdp | Role::WrapDp => self.wrap(call, event),
             Role::WrapOther => self.wrap_otherwise(call, event),
             Role::Passthrough | Role::ConvertSyncBatchNorm => self.pass_through(call),
+            // What can be cloned of a module in Rust is a reference to it.
+            Role::Copy if self.is_rust() && self.is_held_object(call) => self.pass_through(call),
             Role::Copy => self.copy(call, event),
             Role::Rank => self.rank(RankKind::Rank, call),
             Role::LocalRank => self.rank(RankKind::LocalRank, call),
@@ -439,6 +441,10 @@ impl<'p> Interpreter<'p> {
             (_, Some(first)) => first.clone(),
             (None, None) => self.result(call, None, Taint::NONE),
         }
+    }
+
+    fn is_held_object(&self, call: &Outside<'p>) -> bool {
+        call.receiver.is_some_and(|t| matches!(self.terms.kind(t), TermKind::Object(_)))
     }
 
     fn copy(&mut self, call: &Outside<'p>, event: EventId) -> Value {

@@ -1,0 +1,280 @@
+use crate::analysis::{LoopId, LoopNode, Object};
+use crate::prelude::*;
+use crate::table::Role;
+
+declare_rule! {
+    /// A shuffling distributed sampler is never told the epoch.
+    ///
+    /// `DistributedSampler` permutes by its seed and its epoch. Without `set_epoch` every epoch
+    /// has the same order and the same split between the ranks.
+    ///
+    /// ```python bad
+    /// from torch.utils.data import DataLoader, DistributedSampler
+    ///
+    /// data = list(range(8))
+    /// loader = DataLoader(data, sampler=DistributedSampler(data))
+    /// for epoch in range(10):
+    ///     for x in loader:  # ~ missing-set-epoch
+    ///         pass
+    /// ```
+    /// ```python good
+    /// from torch.utils.data import DataLoader, DistributedSampler
+    ///
+    /// data = list(range(8))
+    /// sampler = DistributedSampler(data)
+    /// loader = DataLoader(data, sampler=sampler)
+    /// for epoch in range(10):
+    ///     sampler.set_epoch(epoch)
+    ///     for x in loader:
+    ///         pass
+    /// ```
+    /// ```rust bad
+    /// use tch_ddp::{DistributedSampler, Launch, ProcessGroup};
+    ///
+    /// fn main() -> anyhow::Result<()> {
+    ///     let group = ProcessGroup::init(&Launch::from_env()?, Default::default())?;
+    ///     let sampler = DistributedSampler::new(8, &group);
+    ///     for epoch in 0..10 {
+    ///         for rows in sampler.epoch(0) { //~ missing-set-epoch
+    ///             rows.print();
+    ///         }
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    /// ```rust good
+    /// use tch_ddp::{DistributedSampler, Launch, ProcessGroup};
+    ///
+    /// fn main() -> anyhow::Result<()> {
+    ///     let group = ProcessGroup::init(&Launch::from_env()?, Default::default())?;
+    ///     let sampler = DistributedSampler::new(8, &group);
+    ///     for epoch in 0..10 {
+    ///         for rows in sampler.epoch(epoch) {
+    ///             rows.print();
+    ///         }
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
+    /// # Known limits
+    /// A `set_epoch` of something that is not known counts for every sampler of the program.
+    pub static RULE = {
+        name: "missing-set-epoch",
+        level: Level::Warning,
+        harm: Harm::Wrong,
+        tier: 1,
+        languages: BOTH,
+        fix: FixKind::No,
+        check,
+    };
+}
+
+fn check(program: &Program<'_>, report: &mut Report<'_>) {
+    match program.language {
+        Language::Python => check_python_samplers(program, report),
+        Language::Rust => check_rust_samplers(program, report),
+    }
+}
+
+fn check_python_samplers(program: &Program<'_>, report: &mut Report<'_>) {
+    for sampler in program.objects().iter().filter(|o| o.role == Role::DistributedSampler) {
+        if program.class_of(sampler).is_some() || !shuffles(program, sampler) {
+            continue;
+        }
+        if is_told_the_epoch(program, sampler) {
+            continue;
+        }
+        let Some((inner, outer)) = epochs_over(program, sampler) else { continue };
+        // Where no loop counts epochs, the sampler is the place to start from.
+        let site = if outer.over.is_some() { head(program, inner) } else { sampler.site };
+        report
+            .at(site, "every epoch has the same order: the sampler is never told the epoch")
+            .why("without `set_epoch` the permutation and the split between ranks repeat")
+            .help("call `sampler.set_epoch(epoch)` at the start of each epoch")
+            .related(sampler.site, "the sampler is made here");
+    }
+}
+
+fn shuffles(program: &Program<'_>, sampler: &Object<'_>) -> bool {
+    let shuffle = sampler.arguments.iter().find(|a| a.name.is_some_and(|n| &*n == "shuffle"));
+    match shuffle {
+        Some(argument) => argument.value.single() == Some(program.terms().yes),
+        None => !sampler.arguments.iter().any(|a| a.spread),
+    }
+}
+
+/// Some `set_epoch` reaches this sampler, or something unknown.
+fn is_told_the_epoch(program: &Program<'_>, sampler: &Object<'_>) -> bool {
+    let this = program.term_of(sampler.id);
+    program.calls(Role::SetEpoch).any(|(_, call)| match &call.receiver {
+        Some(receiver) => receiver.terms().any(|term| {
+            term == this
+                || program.object_of(term).is_none_or(|o| o.role != Role::DistributedSampler)
+        }),
+        None => true,
+    })
+}
+
+/// The loop over a loader with this sampler, and a loop around it.
+fn epochs_over<'a>(
+    program: &'a Program<'_>,
+    sampler: &Object<'_>,
+) -> Option<(&'a LoopNode, &'a LoopNode)> {
+    let term = program.term_of(sampler.id);
+    let loaders: Vec<&Object<'_>> = program
+        .objects()
+        .iter()
+        .filter(|o| o.role == Role::Loader)
+        .filter(|o| o.arguments.iter().any(|a| a.value.terms().any(|t| t == term)))
+        .collect();
+    program.all_loops().find_map(|(id, node)| {
+        let over = node.over?;
+        let walks = loaders.iter().any(|l| program.walks(over, program.term_of(l.id)));
+        walks.then(|| around(program, id).map(|outer| (node, outer)))?
+    })
+}
+
+fn around<'a>(program: &'a Program<'_>, id: LoopId) -> Option<&'a LoopNode> {
+    program.loops(Some(id)).nth(1).map(|(_, node)| node)
+}
+
+/// The first line of a loop.
+fn head(program: &Program<'_>, node: &LoopNode) -> Site {
+    let text = program.text(node.site);
+    let length = text.find(['\n', '\r']).unwrap_or(text.len());
+    let end = node.site.span.start + length as u32;
+    Site { file: node.site.file, span: Span { start: node.site.span.start, end } }
+}
+
+fn check_rust_samplers(program: &Program<'_>, report: &mut Report<'_>) {
+    for (event, call) in program.calls(Role::SetEpoch) {
+        let Some(sampler) = call.receiver.as_ref().and_then(|r| program.object_in(r)) else {
+            continue;
+        };
+        let Some(epoch) = call.value_at(0, "epoch").and_then(|v| v.single()) else { continue };
+        let is_fixed = program.terms().as_int(epoch).is_some();
+        let quiet = program
+            .attribute_now(program.term_of(sampler.id), "shuffle")
+            .is_some_and(|s| s.single() == Some(program.terms().no));
+        if is_fixed && !quiet && event.loops.is_some() {
+            report
+                .at(event.site, "every epoch has the same order: the sampler gets a fixed epoch")
+                .why("the permutation and the split between ranks repeat")
+                .help("give it the loop's epoch: `sampler.epoch(epoch)`")
+                .related(sampler.site, "the sampler is made here");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trainer_in_another_file_counts() {
+        check_files(&[
+            (
+                "data.py",
+                "
+from torch.utils.data import DataLoader, DistributedSampler
+def loader(data):
+    return DataLoader(data, 4, sampler=DistributedSampler(data))
+",
+            ),
+            (
+                "trainer.py",
+                "
+class Trainer:
+    def __init__(self, loader):
+        self.loader = loader
+    def fit(self, n):
+        for epoch in range(n):
+            self.one()
+    def one(self):
+        for x in self.loader:  # ~ missing-set-epoch
+            pass
+",
+            ),
+            (
+                "main.py",
+                "
+import torch
+from data import loader
+from trainer import Trainer
+if __name__ == '__main__':
+    torch.distributed.init_process_group('gloo')
+    Trainer(loader([1, 2])).fit(3)
+",
+            ),
+        ]);
+    }
+
+    #[test]
+    fn set_epoch_in_a_hook_of_another_file_is_silent() {
+        check_files(&[
+            (
+                "hooks.py",
+                "
+class EpochHook:
+    def before(self, runner, epoch):
+        if hasattr(runner.loader.sampler, 'set_epoch'):
+            runner.loader.sampler.set_epoch(epoch)
+",
+            ),
+            (
+                "main.py",
+                "
+import torch
+from torch.utils.data import DataLoader, DistributedSampler
+from hooks import EpochHook
+class Runner:
+    def __init__(self):
+        self.loader = DataLoader([1], sampler=DistributedSampler([1]))
+        self.hook = EpochHook()
+    def run(self):
+        for epoch in range(3):
+            self.hook.before(self, epoch)
+            for x in self.loader:
+                pass
+if __name__ == '__main__':
+    Runner().run()
+",
+            ),
+        ]);
+    }
+
+    #[test]
+    fn no_shuffle_and_one_epoch_are_silent() {
+        check_python(
+            "
+from torch.utils.data import DataLoader, DistributedSampler
+fixed = DataLoader([1], sampler=DistributedSampler([1], shuffle=False))
+for epoch in range(3):
+    for x in fixed:
+        pass
+once = DataLoader([1], sampler=DistributedSampler([1]))
+for x in once:
+    pass
+",
+        );
+    }
+
+    #[test]
+    fn an_endless_generator_is_told_at_the_sampler() {
+        check_python(
+            "
+from torch.utils.data import DataLoader, DistributedSampler
+def sample(loader):
+    while True:
+        for batch in loader:
+            yield batch
+data = [1, 2]
+loader = DataLoader(data, sampler=DistributedSampler(data))  # ~ missing-set-epoch
+batches = sample(loader)
+for i in range(10):
+    next(batches)
+",
+        );
+    }
+}

@@ -1,0 +1,159 @@
+use crate::analysis::Via;
+use crate::analysis::facts::Wrapper;
+use crate::prelude::*;
+
+declare_rule! {
+    /// After the model was wrapped, training goes on with the bare model's name.
+    ///
+    /// `ddp = DDP(model)` leaves `model` what it was. A training forward through the old name
+    /// goes around the wrapper: gradients are not reduced, and no message says so (measured).
+    ///
+    /// ```python bad
+    /// import torch.nn as nn
+    /// from torch.nn.parallel import DistributedDataParallel as DDP
+    ///
+    /// model = nn.Linear(8, 1)
+    /// ddp = DDP(model)
+    /// for x in range(10):
+    ///     model(x).sum().backward()  # ~ unwrapped-alias-trained
+    /// ```
+    /// ```python good
+    /// import torch.nn as nn
+    /// from torch.nn.parallel import DistributedDataParallel as DDP
+    ///
+    /// model = nn.Linear(8, 1)
+    /// model_without_ddp = model
+    /// model = DDP(model)
+    /// for x in range(10):
+    ///     model(x).sum().backward()
+    /// print(model_without_ddp.state_dict())
+    /// ```
+    /// ```rust bad
+    /// use std::rc::Rc;
+    /// use tch::nn::ModuleT;
+    ///
+    /// fn train(vs: tch::nn::VarStore, group: &tch_ddp::ProcessGroup, x: &tch::Tensor) {
+    ///     let net = Rc::new(tch::nn::seq_t());
+    ///     let ddp = tch_ddp::Ddp::new(net.clone(), vs, group, Default::default()).unwrap();
+    ///     let loss = net.forward_t(x, true); //~ unwrapped-alias-trained
+    ///     ddp.backward(&loss).unwrap();
+    /// }
+    /// ```
+    /// ```rust good
+    /// use std::rc::Rc;
+    /// use tch::nn::ModuleT;
+    ///
+    /// fn train(vs: tch::nn::VarStore, group: &tch_ddp::ProcessGroup, x: &tch::Tensor) {
+    ///     let net = Rc::new(tch::nn::seq_t());
+    ///     let ddp = tch_ddp::Ddp::new(net.clone(), vs, group, Default::default()).unwrap();
+    ///     let loss = ddp.forward_t(x, true);
+    ///     ddp.backward(&loss).unwrap();
+    /// }
+    /// ```
+    ///
+    /// # Known limits
+    /// Only names that lead to the very object that was wrapped are followed.
+    pub static RULE = {
+        name: "unwrapped-alias-trained",
+        level: Level::Error,
+        harm: Harm::Wrong,
+        tier: 1,
+        languages: BOTH,
+        fix: FixKind::No,
+        check,
+    };
+}
+
+fn check(program: &Program<'_>, report: &mut Report<'_>) {
+    for (event, forward) in program.forwards() {
+        let Via::Alias(wrapper) = forward.via else { continue };
+        let is_ddp = program.wrapper_kind(wrapper) == Some(Wrapper::Ddp);
+        if !is_ddp || !event.modes.grad || !program.trained().contains(&event.id) {
+            continue;
+        }
+        let helps = forward.arguments.iter().any(|a| {
+            a.value.origins(program.terms()).iter().any(|&origin| {
+                program.forwards().any(|(e, f)| e.id == origin && f.via == Via::Wrapper(wrapper))
+            })
+        });
+        if helps {
+            continue;
+        }
+        let called = program.callee_text(event).unwrap_or("the bare model");
+        report
+            .at(event.site, format!("`{called}` is the bare model, not its wrapper"))
+            .why("the gradients of this forward are never reduced: each rank trains alone")
+            .help("call the wrapper")
+            .related(program.object(wrapper).site, "wrapped here");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_model_passed_on_before_the_wrap_counts() {
+        check_files(&[
+            (
+                "loop.py",
+                "
+def fit(model, opt, loader):
+    for x, y in loader:
+        loss = (model(x) - y).pow(2).mean()  # ~ unwrapped-alias-trained
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+",
+            ),
+            (
+                "main.py",
+                "
+import torch
+from torch.nn.parallel import DistributedDataParallel
+from loop import fit
+if __name__ == '__main__':
+    torch.distributed.init_process_group('nccl')
+    net = torch.nn.Linear(3, 3).cuda()
+    parallel = DistributedDataParallel(net)
+    fit(net, torch.optim.SGD(parallel.parameters(), 0.1), [])
+",
+            ),
+        ]);
+    }
+
+    #[test]
+    fn the_bare_model_for_state_and_optimizer_is_silent() {
+        check_python(
+            "
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+torch.distributed.init_process_group('nccl')
+model = torch.nn.Linear(3, 3)
+model_without_ddp = model
+model = DDP(model)
+opt = torch.optim.SGD(model_without_ddp.parameters(), 0.1)
+for x in range(3):
+    model(torch.ones(3)).sum().backward()
+    opt.step()
+    with torch.no_grad():
+        print(model_without_ddp(torch.ones(3)))
+",
+        );
+    }
+
+    #[test]
+    fn forwards_before_the_wrap_are_silent() {
+        check_python(
+            "
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+model = torch.nn.Linear(3, 3)
+model(torch.ones(3)).sum().backward()
+ddp = DDP(model)
+for x in range(3):
+    ddp(torch.ones(3)).sum().backward()
+",
+        );
+    }
+}

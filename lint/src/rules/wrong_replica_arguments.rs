@@ -1,0 +1,191 @@
+use crate::analysis::{ArgumentValue, RankKind, Taint};
+use crate::prelude::*;
+use crate::table::Role;
+
+declare_rule! {
+    /// A distributed sampler is told another rank or number of replicas than the run has.
+    ///
+    /// With the local rank for the global one, every node reads the shards of the first node;
+    /// with the devices of one node for the world size, the nodes repeat each other; with the
+    /// rank in the seed, the ranks permute differently and their shards overlap.
+    ///
+    /// ```python bad
+    /// import os
+    /// from torch.utils.data import DistributedSampler
+    /// import torch.distributed as dist
+    ///
+    /// local_rank = int(os.environ["LOCAL_RANK"])
+    /// sampler = DistributedSampler(range(8), num_replicas=dist.get_world_size(), rank=local_rank)  # ~ wrong-replica-arguments
+    /// ```
+    /// ```python good
+    /// from torch.utils.data import DistributedSampler
+    /// import torch.distributed as dist
+    ///
+    /// sampler = DistributedSampler(range(8), num_replicas=dist.get_world_size(), rank=dist.get_rank())
+    /// ```
+    /// ```rust bad
+    /// use tch_ddp::{DistributedSampler, Launch, ProcessGroup};
+    ///
+    /// fn main() -> anyhow::Result<()> {
+    ///     let group = ProcessGroup::init(&Launch::from_env()?, Default::default())?;
+    ///     let sampler = DistributedSampler::with_replicas(8, group.world_size(), group.local_rank()); //~ wrong-replica-arguments
+    ///     Ok(())
+    /// }
+    /// ```
+    /// ```rust good
+    /// use tch_ddp::{DistributedSampler, Launch, ProcessGroup};
+    ///
+    /// fn main() -> anyhow::Result<()> {
+    ///     let group = ProcessGroup::init(&Launch::from_env()?, Default::default())?;
+    ///     let sampler = DistributedSampler::with_replicas(8, group.world_size(), group.rank());
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
+    /// # Known limits
+    /// The first argument of a function started by `mp.spawn` is both ranks on one node.
+    pub static RULE = {
+        name: "wrong-replica-arguments",
+        level: Level::Error,
+        harm: Harm::Wrong,
+        tier: 1,
+        languages: BOTH,
+        fix: FixKind::No,
+        check,
+    };
+}
+
+fn check(program: &Program<'_>, report: &mut Report<'_>) {
+    for (event, call) in program.calls(Role::DistributedSampler) {
+        let rank = call.argument("rank").known();
+        let replicas = call.argument("num_replicas").known();
+        let per_node = replicas.is_some_and(|a| is(program, a, RankKind::DeviceCount));
+        if let Some(rank) = rank
+            && is(program, rank, RankKind::LocalRank)
+            && !per_node
+            && !program.spawned_on_one_node(&rank.value)
+        {
+            report
+                .at(event.site, "the sampler is told the local rank for the global one")
+                .why("on a second node every rank repeats the samples of the first")
+                .help("give it the global rank, or leave `rank` and `num_replicas` out");
+        }
+        if per_node && rank.is_some_and(|a| is(program, a, RankKind::Rank)) {
+            report
+                .at(event.site, "the sampler is told the devices of one node for the world size")
+                .why("on a second node the ranks are outside the range, or repeat samples")
+                .help("give it the world size, or leave `rank` and `num_replicas` out");
+        }
+        if let Some(seed) = call.argument("seed").known()
+            && seed.value.taint(program.terms()).has(Taint::RANK)
+        {
+            report
+                .at(event.site, "the sampler's seed differs between ranks")
+                .why("each rank permutes differently, so their shards overlap and miss samples")
+                .help("give every rank the same seed: the sampler takes the rank by itself");
+        }
+    }
+    seeds_of_builders(program, report);
+}
+
+/// `sampler.seed(..)`.
+fn seeds_of_builders(program: &Program<'_>, report: &mut Report<'_>) {
+    for object in program.objects().iter().filter(|o| o.role == Role::DistributedSampler) {
+        let seed = program.attribute_now(program.term_of(object.id), "seed");
+        if program.language == Language::Rust
+            && seed.is_some_and(|s| s.taint(program.terms()).has(Taint::RANK))
+        {
+            report
+                .at(object.site, "the sampler's seed differs between ranks")
+                .why("each rank permutes differently, so their shards overlap and miss samples")
+                .help("give every rank the same seed: the sampler takes the rank by itself");
+        }
+    }
+}
+
+fn is(program: &Program<'_>, argument: &ArgumentValue<'_>, kind: RankKind) -> bool {
+    let found = |t| program.terms().rank_kind(t) == Some(kind);
+    !argument.value.alternatives.is_empty() && argument.value.terms().all(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_local_rank_through_objects_and_files_counts() {
+        check_files(&[
+            (
+                "loader.py",
+                "
+from torch.utils.data.distributed import DistributedSampler
+def make(dataset, cfg):
+    return DistributedSampler(dataset, num_replicas=cfg.world_size, rank=cfg.local_rank)  # ~ wrong-replica-arguments
+",
+            ),
+            (
+                "main.py",
+                "
+import os, torch
+from loader import make
+class Config:
+    def __init__(self):
+        self.world_size = int(os.environ['WORLD_SIZE'])
+        self.local_rank = int(os.environ['LOCAL_RANK'])
+if __name__ == '__main__':
+    torch.distributed.init_process_group('nccl')
+    make([1], Config())
+",
+            ),
+        ]);
+    }
+
+    #[test]
+    fn a_seed_with_the_rank_counts() {
+        check_python(
+            "
+import torch.distributed as dist
+from torch.utils.data import DistributedSampler
+dist.init_process_group('nccl')
+for _ in range(2):
+    DistributedSampler([1], seed=42 + dist.get_rank())  # ~ wrong-replica-arguments: seed
+",
+        );
+    }
+
+    #[test]
+    fn the_index_that_spawn_gives_is_silent() {
+        check_python(
+            "
+import torch
+import torch.multiprocessing as mp
+from torch.utils.data import DistributedSampler
+def worker(gpu, n):
+    torch.distributed.init_process_group('nccl', rank=gpu, world_size=n)
+    DistributedSampler([1], num_replicas=n, rank=gpu)
+if __name__ == '__main__':
+    n = torch.cuda.device_count()
+    mp.spawn(worker, nprocs=n, args=(n,))
+",
+        );
+    }
+
+    #[test]
+    fn a_global_rank_computed_from_both_is_silent() {
+        check_python(
+            "
+import argparse, torch
+import torch.multiprocessing as mp
+from torch.utils.data import DistributedSampler
+def worker(gpu, per_node, args):
+    args.rank = args.rank * per_node + gpu
+    torch.distributed.init_process_group('nccl', rank=args.rank)
+    DistributedSampler([1], num_replicas=args.world_size, rank=args.rank)
+if __name__ == '__main__':
+    args = argparse.ArgumentParser().parse_args()
+    n = torch.cuda.device_count()
+    mp.spawn(worker, nprocs=n, args=(n, args))
+",
+        );
+    }
+}

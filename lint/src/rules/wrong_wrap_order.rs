@@ -1,0 +1,255 @@
+use crate::analysis::facts::Wrapper;
+use crate::analysis::{Event, Term};
+use crate::prelude::*;
+use crate::table::{Flag, Role};
+
+declare_rule! {
+    /// Wrapping, moving, converting or building the optimizer happens in the wrong order.
+    ///
+    /// `DistributedDataParallel` takes the parameters as they are when it is made: the process
+    /// group must exist, the module must be on its device and in its dtype, `SyncBatchNorm`
+    /// must be in place. An optimizer that makes its state at once (Adagrad) must be built from
+    /// parameters that stay where they are. Otherwise: `Default process group has not been
+    /// initialized`, or `Expected all tensors to be on the same device`, or hooks that never
+    /// fire after a change of dtype (measured: gradients stay local, no error).
+    ///
+    /// ```python bad
+    /// import torch.distributed as dist
+    /// import torch.nn as nn
+    /// from torch.nn.parallel import DistributedDataParallel as DDP
+    ///
+    /// model = DDP(nn.Linear(8, 1))  # ~ wrong-wrap-order
+    /// dist.init_process_group("nccl")
+    /// ```
+    /// ```python good
+    /// import torch.distributed as dist
+    /// import torch.nn as nn
+    /// from torch.nn.parallel import DistributedDataParallel as DDP
+    ///
+    /// dist.init_process_group("nccl")
+    /// model = DDP(nn.Linear(8, 1))
+    /// ```
+    ///
+    /// # Known limits
+    /// A move that changes nothing, such as `.cuda()` of a module that is on its device, is
+    /// fine and silent. In Rust the wrapper owns the store, so that most of this does not
+    /// compile.
+    pub static RULE = {
+        name: "wrong-wrap-order",
+        level: Level::Error,
+        harm: Harm::Crash,
+        tier: 1,
+        languages: PYTHON,
+        fix: FixKind::No,
+        check,
+    };
+}
+
+fn check(program: &Program<'_>, report: &mut Report<'_>) {
+    before_group(program, report);
+    converted_after(program, report);
+    changed_after(program, report);
+    state_before_move(program, report);
+}
+
+/// The wrapper is made before the process group.
+fn before_group(program: &Program<'_>, report: &mut Report<'_>) {
+    let groups: Vec<&Event<'_>> = program.calls(Role::InitGroup).map(|(e, _)| e).collect();
+    for (event, _) in program.calls(Role::WrapDdp) {
+        if program.is_orphan(event) || groups.iter().any(|g| g.id < event.id) {
+            continue;
+        }
+        let later = groups.iter().find(|g| g.id > event.id && !program.is_orphan(g));
+        if let Some(later) = later {
+            report
+                .at(event.site, "the model is wrapped before the process group exists")
+                .why("`DistributedDataParallel` needs the group at once, and raises without it")
+                .help("start the process group first")
+                .related(later.site, "the group is started here, later");
+        }
+    }
+}
+
+fn converted_after(program: &Program<'_>, report: &mut Report<'_>) {
+    for (event, call) in program.calls(Role::ConvertSyncBatchNorm) {
+        let Some(module) = call.value_at(0, "module") else { continue };
+        let wrapper = module.terms().find_map(|t| program.wrapper_of(t));
+        if let Some((wrapper, Wrapper::Ddp)) = wrapper {
+            report
+                .at(event.site, "BatchNorm is converted after the model was wrapped")
+                .harm(Harm::Wrong)
+                .why("the wrapper holds the old layers: their parameters are reduced, not the new ones")
+                .help("convert first, then wrap")
+                .related(program.object(wrapper).site, "wrapped here");
+        }
+    }
+}
+
+/// The dtype changes after the wrap, or the device of a module that was on none.
+fn changed_after(program: &Program<'_>, report: &mut Report<'_>) {
+    for role in [Role::ChangeKind, Role::Move] {
+        for (event, call) in program.calls(role) {
+            let Some(receiver) = call.receiver.as_ref().and_then(|r| r.single()) else { continue };
+            let Some((wrapper, Wrapper::Ddp)) = program.wrapper_of(receiver) else { continue };
+            let object = program.object(wrapper);
+            if object.event.is_none_or(|made| made >= event.id) {
+                continue;
+            }
+            let changes = role == Role::ChangeKind || never_moved(program, wrapper, event);
+            if !changes {
+                continue;
+            }
+            let what = if role == Role::ChangeKind { "dtype" } else { "device" };
+            report
+                .at(event.site, format!("the {what} of the model changes after it was wrapped"))
+                .harm(Harm::Wrong)
+                .why("the wrapper's hooks are on the old parameters: gradients are no longer reduced")
+                .help(format!("change the {what} first, then wrap"))
+                .related(object.site, "wrapped here");
+        }
+    }
+}
+
+/// The wrapped module is made here, and nothing put it on a device before the wrap.
+fn never_moved(
+    program: &Program<'_>,
+    wrapper: crate::analysis::ObjectId,
+    event: &Event<'_>,
+) -> bool {
+    let Some(module) = program.wrapped_module(wrapper).and_then(|m| m.single()) else {
+        return false;
+    };
+    let has_ids = program
+        .object(wrapper)
+        .arguments
+        .iter()
+        .any(|a| a.spread || a.name.is_some_and(|n| &*n == "device_ids"));
+    let known = program
+        .object_of(module)
+        .is_some_and(|o| o.event.is_some() || program.class_of(o).is_some());
+    known && !has_ids && !moved_between(program, module, event)
+}
+
+fn moved_between(program: &Program<'_>, module: Term, before: &Event<'_>) -> bool {
+    let default_device = program
+        .calls(Role::MakeDevice)
+        .any(|(_, c)| c.name.is_some_and(|n| n.contains("set_default_device")));
+    default_device
+        || program.calls(Role::Move).any(|(event, call)| {
+            event.id < before.id
+                && call.receiver.as_ref().is_some_and(|r| r.terms().any(|t| t == module))
+        })
+}
+
+/// An optimizer that makes its state at once, and whose parameters move later.
+fn state_before_move(program: &Program<'_>, report: &mut Report<'_>) {
+    for (event, call) in program.calls(Role::Optimizer) {
+        if !program.has_flag(call, Flag::EagerState) {
+            continue;
+        }
+        let Some(parameters) = call.value_at(0, "params") else { continue };
+        let modules = program.modules_behind(parameters);
+        let moved = program.calls(Role::Move).find(|(later, moving)| {
+            later.id > event.id
+                && moving.receiver.as_ref().is_some_and(|r| r.terms().any(|t| modules.contains(&t)))
+        });
+        let Some((moved, moving)) = moved else { continue };
+        let receiver = moving.receiver.as_ref().and_then(|r| r.single());
+        if receiver.is_some_and(|module| moved_between(program, module, event)) {
+            continue;
+        }
+        let name = call.name.map_or("the optimizer", Name::as_str);
+        let name = name.rsplit('.').next().unwrap_or(name);
+        report
+            .at(event.site, format!("`{name}` is built before its parameters move to their device"))
+            .why("it makes its state from the parameters at once: state and parameters are apart")
+            .help("move the model first, then build the optimizer")
+            .related(moved.site, "the model moves here, later");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_constructor_that_wraps_before_setup_counts() {
+        check_python(
+            "
+import torch
+import torch.distributed as dist
+class Tuner:
+    def __init__(self):
+        self.net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2).cuda())  # ~ wrong-wrap-order
+    def setup(self):
+        dist.init_process_group('nccl')
+tuner = Tuner()
+tuner.setup()
+for _ in range(2):
+    tuner.net(torch.ones(2)).sum().backward()
+",
+        );
+    }
+
+    #[test]
+    fn a_dtype_changed_after_the_wrap_counts() {
+        check_python(
+            "
+import torch
+torch.distributed.init_process_group('nccl')
+net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2).cuda())
+net = net.half()  # ~ wrong-wrap-order: dtype
+for _ in range(2):
+    net(torch.ones(2)).sum().backward()
+",
+        );
+    }
+
+    #[test]
+    fn moves_that_change_nothing_are_silent() {
+        check_python(
+            "
+import torch
+torch.distributed.init_process_group('nccl')
+net = torch.nn.Linear(2, 2).cuda()
+net = torch.nn.parallel.DistributedDataParallel(net)
+net.cuda()
+opt = torch.optim.Adam(net.parameters())
+for _ in range(2):
+    net(torch.ones(2)).sum().backward()
+",
+        );
+    }
+
+    #[test]
+    fn adagrad_before_the_move_counts_and_adam_does_not() {
+        check_python(
+            "
+import torch
+torch.distributed.init_process_group('nccl')
+a = torch.nn.Linear(2, 2)
+slow = torch.optim.Adagrad(a.parameters())  # ~ wrong-wrap-order: `Adagrad`
+a = torch.nn.parallel.DistributedDataParallel(a.cuda())
+b = torch.nn.Linear(2, 2)
+fast = torch.optim.Adam(b.parameters())
+b = torch.nn.parallel.DistributedDataParallel(b.cuda())
+for _ in range(2):
+    pass
+",
+        );
+    }
+
+    #[test]
+    fn a_conversion_after_the_wrap_counts() {
+        check_python(
+            "
+import torch
+torch.distributed.init_process_group('nccl')
+net = torch.nn.parallel.DistributedDataParallel(torch.nn.BatchNorm1d(2).cuda())
+net = torch.nn.SyncBatchNorm.convert_sync_batchnorm(net)  # ~ wrong-wrap-order: BatchNorm
+for _ in range(2):
+    net(torch.ones(2)).sum().backward()
+",
+        );
+    }
+}

@@ -1,0 +1,212 @@
+use crate::analysis::facts::Wrapper;
+use crate::analysis::{EventId, Term};
+use crate::prelude::*;
+use crate::table::Role;
+
+declare_rule! {
+    /// A wrapper is put around something that it cannot wrap, or without what it needs.
+    ///
+    /// `DistributedDataParallel` around a `DataParallel`, or inside one, copies and reduces
+    /// twice and fails. Over a module without a trainable parameter it raises
+    /// `DistributedDataParallel is not needed when a module doesn't have any parameters that
+    /// require a gradient`. `SyncBatchNorm` without a process group, or under `DataParallel`,
+    /// stays an ordinary BatchNorm or raises.
+    ///
+    /// ```python bad
+    /// import torch.nn as nn
+    /// from torch.nn.parallel import DistributedDataParallel as DDP
+    ///
+    /// model = DDP(nn.DataParallel(nn.Linear(8, 1)))  # ~ wrong-wrapper
+    /// ```
+    /// ```python good
+    /// import torch.nn as nn
+    /// from torch.nn.parallel import DistributedDataParallel as DDP
+    ///
+    /// model = DDP(nn.Linear(8, 1))
+    /// ```
+    ///
+    /// # Known limits
+    /// Frozen modules are recognised by `requires_grad` over all of their own parameters.
+    pub static RULE = {
+        name: "wrong-wrapper",
+        level: Level::Error,
+        harm: Harm::Crash,
+        tier: 1,
+        languages: PYTHON,
+        fix: FixKind::No,
+        check,
+    };
+}
+
+fn check(program: &Program<'_>, report: &mut Report<'_>) {
+    for object in program.objects() {
+        let Some(kind) = program.wrapper_kind(object.id) else { continue };
+        let Some(module) = program.wrapped_module(object.id) else { continue };
+        for alternative in &module.alternatives {
+            let inside = program.wrapper_of(alternative.term);
+            if let Some((inner, other)) = inside
+                && other != kind
+                && program.can_hold_at(alternative.when, object.path)
+            {
+                let (outer, inner_name) = names(kind, other);
+                report
+                    .at(object.site, format!("`{outer}` is put around a `{inner_name}`"))
+                    .why("both copy the model and reduce its gradients, and the two do not go together")
+                    .help(format!("wrap the bare model once: `{outer}(model.module)`"))
+                    .related(program.object(inner).site, "wrapped here before");
+            }
+        }
+        if kind == Wrapper::Ddp
+            && let (Some(module), Some(event)) = (module.single(), object.event)
+            && let Some(frozen) = frozen_before(program, module, event)
+        {
+            report
+                .at(object.site, "no parameter of this module requires a gradient")
+                .why("`DistributedDataParallel` refuses a module with nothing to reduce")
+                .help("use the frozen module as it is, without a wrapper")
+                .related(frozen, "frozen here");
+        }
+    }
+    check_sync_batch_norm(program, report);
+}
+
+fn names(outer: Wrapper, inner: Wrapper) -> (&'static str, &'static str) {
+    let name = |w| match w {
+        Wrapper::Ddp => "DistributedDataParallel",
+        Wrapper::Dp => "DataParallel",
+    };
+    (name(outer), name(inner))
+}
+
+/// Where all parameters of a module were frozen before an event, and not thawed since.
+fn frozen_before(program: &Program<'_>, module: Term, before: EventId) -> Option<Site> {
+    let mut frozen = None;
+    for change in program.gradient_switches() {
+        if change.event < before && change.of == module && change.reaches_all {
+            frozen = (!change.on).then_some(change.site);
+        }
+    }
+    frozen
+}
+
+/// `SyncBatchNorm` needs a process group, and `DistributedDataParallel` around it.
+fn check_sync_batch_norm(program: &Program<'_>, report: &mut Report<'_>) {
+    for (event, call) in program.calls(Role::ConvertSyncBatchNorm) {
+        let no_group = program.calls(Role::InitGroup).next().is_none()
+            && program.calls(Role::Framework).next().is_none()
+            && !program.is_orphan(event);
+        if no_group {
+            report
+                .at(event.site, "`SyncBatchNorm` is used without a process group")
+                .why("without one it stays an ordinary BatchNorm, or raises")
+                .help("start a process group first, or leave the conversion out");
+            continue;
+        }
+        let under_dp = program.objects().iter().any(|o| {
+            program.wrapper_kind(o.id) == Some(Wrapper::Dp)
+                && call.result.terms().any(|t| {
+                    program.wrapped_module(o.id).is_some_and(|m| m.terms().any(|i| i == t))
+                })
+                && program.can_both_hold_paths(o.path, event.path)
+        });
+        if under_dp {
+            report
+                .at(event.site, "`SyncBatchNorm` is used under `DataParallel`")
+                .why("it works with one process for each device only")
+                .help("wrap the model in `DistributedDataParallel`");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_factory_that_may_wrap_already_counts() {
+        check_files(&[
+            (
+                "zoo.py",
+                "
+import torch
+def build(n):
+    model = torch.nn.Linear(n, n)
+    if torch.cuda.device_count() > 1:
+        model = torch.nn.DataParallel(model)
+    return model
+",
+            ),
+            (
+                "main.py",
+                "
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+from zoo import build
+if __name__ == '__main__':
+    torch.distributed.init_process_group('nccl')
+    net = DDP(build(4).cuda())  # ~ wrong-wrapper: around a `DataParallel`
+",
+            ),
+        ]);
+    }
+
+    #[test]
+    fn a_frozen_module_counts() {
+        check_python(
+            "
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+torch.distributed.init_process_group('nccl')
+teacher = torch.nn.Linear(4, 4)
+for p in teacher.parameters():
+    p.requires_grad = False
+teacher = DDP(teacher)  # ~ wrong-wrapper: requires a gradient
+student = torch.nn.Linear(4, 4)
+student.requires_grad_(False)
+student.requires_grad_(True)
+student = DDP(student)
+",
+        );
+    }
+
+    #[test]
+    fn the_two_wrappers_in_two_arms_are_silent() {
+        check_python(
+            "
+import argparse, torch
+args = argparse.ArgumentParser().parse_args()
+net = torch.nn.Linear(2, 2)
+if args.distributed:
+    torch.distributed.init_process_group('nccl')
+    net = torch.nn.SyncBatchNorm.convert_sync_batchnorm(net)
+    net = torch.nn.parallel.DistributedDataParallel(net)
+else:
+    net = torch.nn.DataParallel(net)
+for _ in range(2):
+    net(torch.ones(2))
+",
+        );
+    }
+
+    #[test]
+    fn a_partly_frozen_module_is_silent() {
+        check_python(
+            "
+import torch
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = torch.nn.Linear(2, 2)
+        self.head = torch.nn.Linear(2, 2)
+        for p in self.body.parameters():
+            p.requires_grad = False
+    def forward(self, x):
+        return self.head(self.body(x))
+torch.distributed.init_process_group('nccl')
+net = torch.nn.parallel.DistributedDataParallel(Net())
+for _ in range(2):
+    net(torch.ones(2)).sum().backward()
+",
+        );
+    }
+}
