@@ -24,7 +24,7 @@ fn exit_code_3_ends_the_others_and_is_passed_on() {
 #[test]
 fn the_last_twenty_lines_of_the_root_cause_are_shown() {
     let ran = shell("-n 1", "seq 100 130; exit 3").run(5.0);
-    ran.ended(3, &["  | 111\n", "  | 130\n"]);
+    ran.ended(3, &["rank 0 failed: exit code 3", "  | 111\n", "  | 130\n"]);
     assert!(!ran.err.contains("| 110"), "{}", ran.err);
 }
 
@@ -247,7 +247,9 @@ fn the_earliest_error_file_is_the_root_cause() {
     // Rank 1 reports its error first but takes longer to end than rank 0, which only suffers.
     let script = r#"
         if [ $RANK = 1 ]; then
-            printf '%s' '{"message": {"message": "ValueError: bad batch", "extraInfo": {"py_callstack": "Traceback\nValueError: bad batch", "timestamp": "1"}}}' > $TORCHELASTIC_ERROR_FILE
+            printf '%s' '{"message": {"message": "ValueError: bad batch", "extraInfo":
+                {"py_callstack": "Traceback\nValueError: bad batch", "timestamp": "1"}}}' \
+                > $TORCHELASTIC_ERROR_FILE
             sleep 0.4; exit 1
         fi
         sleep 0.2; echo connection reset >&2; exit 7"#;

@@ -40,7 +40,8 @@ fn nodes_number_their_ranks_in_order() {
     let place = format!("at 127.0.0.1:{port}");
     let start = |node: usize, n_local: usize| {
         let args = format!(
-            "--nnodes 3 --node-rank {node} --master-addr 127.0.0.1 --master-port {port} -n {n_local}"
+            "--nnodes 3 --node-rank {node} --master-addr 127.0.0.1 --master-port {port} \
+             -n {n_local}"
         );
         shell(&args, WHO).start()
     };
@@ -136,6 +137,16 @@ fn a_program_missing_on_one_node_is_told_on_all() {
             ran.ended(127, &["no-such-program is not on PATH"]);
         }
     }
+}
+
+#[test]
+fn a_port_that_is_no_launchers_is_told() {
+    // What a launcher meets that comes when rank 0 has taken the port over.
+    let store = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = store.local_addr().unwrap().port();
+    std::thread::spawn(move || drop(store.accept()));
+    let args = format!("--nnodes 2 --node-rank 1 --master-addr 127.0.0.1 --master-port {port}");
+    shell(&args, "true").run(3.0).ended(1, &["the run did not begin", "is another run using"]);
 }
 
 #[test]

@@ -178,56 +178,25 @@ impl Dice {
     }
 }
 
-#[test]
-fn ten_kills_do_not_change_the_result() {
-    const KILLS: usize = 10;
-    const RANKS: usize = 2;
-    let Some(bin) = bin() else { return };
-    let folder = tempfile::tempdir().unwrap();
-    let path = |name: &str| folder.path().join(name);
-    let steps = ["--steps", "800"];
-    let n_ranks = RANKS.to_string();
-    let calm = program(&bin, &path("calm"), &steps);
-    let args = ["-n", &n_ranks, "--"].map(str::to_owned);
-    ddp_run(args.into_iter().chain(calm)).run(LIMIT_S).ended(0, &[]);
+/// How many kills the run must survive.
+const KILLS: usize = 10;
 
-    // Slow enough that no attempt that is going to be killed can reach the end.
-    let checkpoint = path("checkpoint").display().to_string();
-    let n_kills = KILLS.to_string();
-    let more = [
-        &steps[..],
-        &["--checkpoint", &checkpoint, "--pause", "0.1", "--pause-until-restart", &n_kills],
-    ]
-    .concat();
-    let stormy = program(&bin, &path("stormy"), &more);
-    let log_dir = folder.path().display().to_string();
-    let args = [
-        "-n",
-        &n_ranks,
-        "--max-restarts",
-        &n_kills,
-        "--max-restart-delay",
-        "0.1",
-        "--log-dir",
-        &log_dir,
-        "--rdzv-id",
-        "logs",
-        "--",
-    ]
-    .map(str::to_owned);
-    let mut started = ddp_run(args.into_iter().chain(stormy)).start();
-    let state = || -> Option<Value> {
-        serde_json::from_str(&fs::read_to_string(path("logs/run.json")).ok()?).ok()
-    };
+/// The state of the run that logs here.
+fn state(logs: &Path) -> Option<Value> {
+    serde_json::from_str(&fs::read_to_string(logs.join("run.json")).ok()?).ok()
+}
+
+/// Kills a random rank of each attempt at a random moment.
+fn kill_at_random(started: &mut Started, logs: &Path) {
     let mut dice = Dice::new();
     for n_killed in 0..KILLS {
         started.until("the attempt", |_| {
-            state()
+            state(logs)
                 .is_some_and(|state| state["restarts"] == n_killed && state["status"] == "running")
         });
         // Every other kill hits the training, the others may hit the start as well.
         if n_killed % 2 == 0 {
-            let log = path(&format!("logs/attempt_{n_killed}/0/stdout.log"));
+            let log = logs.join(format!("attempt_{n_killed}/0/stdout.log"));
             let begun =
                 |_: &[i32]| fs::read_to_string(&log).is_ok_and(|log| log.contains("begins"));
             started.until_within(LIMIT_S, "the training", begun);
@@ -235,18 +204,48 @@ fn ten_kills_do_not_change_the_result() {
         } else {
             thread::sleep(Duration::from_secs_f64(12.0 * dice.roll()));
         }
-        let ranks = started.ranks();
+        let mut ranks = started.ranks();
+        while ranks.is_empty() {
+            ranks = started.ranks();
+        }
         let (_, victim) = ranks[(dice.roll() * ranks.len() as f64) as usize];
         kill("KILL", victim as u32);
     }
-    let ran = started.wait(4.0 * LIMIT_S);
-    ran.ended(0, &["restart 10 of 10"]);
-    let causes = state().unwrap()["root_causes"].as_array().unwrap().clone();
+}
+
+#[test]
+fn ten_kills_do_not_change_the_result() {
+    let Some(bin) = bin() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let own = |args: &str, program: Vec<String>| {
+        let args = args.split_whitespace().map(str::to_owned);
+        ddp_run(args.chain(["--".to_owned()]).chain(program))
+    };
+    let steps = ["--steps", "800"];
+    let calm = program(&bin, &path("calm"), &steps);
+    own("-n 2", calm).run(LIMIT_S).ended(0, &[]);
+
+    // Slow enough that no attempt that is going to be killed can reach the end.
+    let checkpoint = path("checkpoint").display().to_string();
+    let n_kills = KILLS.to_string();
+    let slow = ["--checkpoint", &checkpoint, "--pause", "0.1", "--pause-until-restart", &n_kills];
+    let stormy = program(&bin, &path("stormy"), &[&steps[..], &slow].concat());
+    let args = format!(
+        "-n 2 --max-restarts {KILLS} --max-restart-delay 0.1 --rdzv-id logs --log-dir {}",
+        folder.path().display()
+    );
+    let mut started = own(&args, stormy).start();
+    let logs = path("logs");
+    kill_at_random(&mut started, &logs);
+    started.wait(4.0 * LIMIT_S).ended(0, &["restart 10 of 10"]);
+
+    let causes = state(&logs).unwrap()["root_causes"].as_array().unwrap().clone();
     assert_eq!(causes.len(), KILLS);
     for cause in &causes {
         assert_eq!(cause["how"]["signal"], 9, "{cause}");
     }
-    let resumed = text_of(&path("logs/attempt_10/0/stdout.log"));
+    let resumed = text_of(&logs.join("attempt_10/0/stdout.log"));
     assert!(!resumed.contains("begins at step 0\n"), "nothing was resumed: {resumed}");
     let difference = difference(&parameters(&path("stormy")), &parameters(&path("calm")));
     assert!(difference <= 1e-5, "the parameters differ by {difference}");

@@ -145,7 +145,8 @@ pub(crate) struct Args {
     pub module: bool,
 
     /// Start the program itself even if its name ends in .py
-    #[arg(long, alias = "no_python", env = "PET_NO_PYTHON", value_parser = FalseyValueParser::new())]
+    #[arg(long, alias = "no_python", env = "PET_NO_PYTHON")]
+    #[arg(value_parser = FalseyValueParser::new())]
     pub no_python: bool,
 
     /// Accepted for torchrun's sake; failures are seen at once, nothing is polled

@@ -98,25 +98,47 @@ pub(crate) fn place(args: &Args, env: &Env) -> Result<Placement, Trouble> {
     by_flags(args, env)
 }
 
+/// What says how many launchers there are, for a message to someone who expected none.
+pub(crate) fn witness(args: &Args, env: &Env) -> &'static str {
+    if args.nnodes.is_some() || args.node_rank.is_some() {
+        "--nnodes (or PET_NNODES)"
+    } else if env.contains_key("SLURM_PROCID") {
+        "Slurm"
+    } else if env.contains_key("OMPI_COMM_WORLD_RANK") {
+        "Open MPI"
+    } else {
+        "WORLD_SIZE"
+    }
+}
+
 fn n_local(args: &Args, env: &Env) -> Result<usize, Trouble> {
     args.nproc_per_node.map_or(Ok(1), |wanted| devices::count(wanted, env))
 }
 
+/// One node: the address is this machine unless told otherwise, the port a free one.
 fn alone(args: &Args, env: &Env) -> Result<Placement, Trouble> {
-    let master = Master { addr: "127.0.0.1".into(), port: args.master_port.unwrap_or(0) };
+    let mut master = Master { addr: "127.0.0.1".into(), port: args.master_port.unwrap_or(0) };
+    if !args.standalone {
+        let endpoint = args.rdzv_endpoint.as_deref().map(split_endpoint).transpose()?;
+        if let Some((host, port)) = endpoint {
+            master = Master { addr: host, port: port.unwrap_or(master.port) };
+        } else if let Some(addr) = &args.master_addr {
+            master.addr = bare(addr);
+        }
+    }
     Ok(Placement::Node { node_rank: 0, n_nodes: 1, n_local: n_local(args, env)?, master })
+}
+
+/// An address without the brackets of IPv6.
+fn bare(addr: &str) -> String {
+    let inner = addr.strip_prefix('[').and_then(|addr| addr.strip_suffix(']'));
+    inner.unwrap_or(addr).to_owned()
 }
 
 fn by_flags(args: &Args, env: &Env) -> Result<Placement, Trouble> {
     let n_nodes = args.nnodes.map_or(1, |nodes| nodes.0);
-    if n_nodes == 1 && args.rdzv_endpoint.is_none() && args.node_rank.unwrap_or(0) == 0 {
-        let mut placement = alone(args, env)?;
-        if let (Some(addr), Placement::Node { master, .. }) =
-            (args.master_addr.as_ref(), &mut placement)
-        {
-            master.addr.clone_from(addr);
-        }
-        return Ok(placement);
+    if n_nodes == 1 && args.node_rank.unwrap_or(0) == 0 {
+        return alone(args, env);
     }
     let elastic = args.rdzv_backend.as_deref().unwrap_or("static") != "static";
     let slurm_node = || number(env, "SLURM_NODEID").ok().flatten();
@@ -161,7 +183,8 @@ fn told_master(args: &Args, env: &Env, port: u16) -> Result<(Option<String>, u16
         |port: usize| Trouble::usage(format!("MASTER_PORT is {port}: expected a port, 1 to 65535"));
     let variable = variable.map(|port| u16::try_from(port).map_err(|_| wrong_port(port)));
     let mut port = args.master_port.or(variable.transpose()?).unwrap_or(port);
-    let mut addr = args.master_addr.clone().or_else(|| env.get("MASTER_ADDR").cloned());
+    let addr = args.master_addr.as_ref().or_else(|| env.get("MASTER_ADDR"));
+    let mut addr = addr.map(|addr| bare(addr));
     if let Some(endpoint) = &args.rdzv_endpoint {
         let (host, given) = split_endpoint(endpoint)?;
         addr = Some(host);
@@ -188,8 +211,7 @@ fn split_endpoint(endpoint: &str) -> Result<(String, Option<u16>), Trouble> {
         _ => (endpoint, None),
     };
     let port = port.map(|port| port.parse().map_err(|_| wrong())).transpose()?;
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    if host.is_empty() { Err(wrong()) } else { Ok((host.to_owned(), port)) }
+    if host.is_empty() { Err(wrong()) } else { Ok((bare(host), port)) }
 }
 
 fn inherited(args: &Args, env: &Env) -> Result<Placement, Trouble> {
@@ -399,6 +421,14 @@ mod tests {
             placed("--master-addr 10.0.0.1 --master-port 77", ""),
             Ok(node(0, 1, 1, "10.0.0.1", 77))
         );
+    }
+
+    #[test]
+    fn one_node_in_torchruns_other_spellings() {
+        let c10d = "--nnodes 1 --rdzv-backend c10d --rdzv-endpoint";
+        assert_eq!(placed(&format!("{c10d} localhost:0"), ""), Ok(node(0, 1, 1, "localhost", 0)));
+        assert_eq!(placed(&format!("{c10d} [::1]:7"), ""), Ok(node(0, 1, 1, "::1", 7)));
+        assert_eq!(placed("--master-addr [::1]", ""), Ok(node(0, 1, 1, "::1", 0)));
     }
 
     #[test]

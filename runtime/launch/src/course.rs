@@ -36,7 +36,6 @@ pub(crate) enum Phase {
 }
 
 /// What is known of the attempt.
-#[expect(clippy::struct_excessive_bools, reason = "independent facts, not a state")]
 pub(crate) struct Course {
     pub phase: Phase,
     /// The signal that told the launcher itself to end.
@@ -49,7 +48,9 @@ pub(crate) struct Course {
     pub ended: HashSet<usize>,
     /// What a follower has told the leader.
     pub reported_done: bool,
-    pub reported_ended: bool,
+    pub reported_ended: Option<Instant>,
+    /// When the ranks were asked to end.
+    pub ending: Option<Instant>,
     /// What the leader has told a follower.
     pub next: Option<Start>,
     pub finish: Option<Finish>,
@@ -57,7 +58,8 @@ pub(crate) struct Course {
     pub leader_lost: bool,
     /// Ranks whose stop was shown.
     pub seen_stopped: HashSet<usize>,
-    pub shown: Option<Instant>,
+    pub drawn: Option<Instant>,
+    pub table: Vec<String>,
 }
 
 impl Course {
@@ -70,12 +72,14 @@ impl Course {
             done: HashSet::new(),
             ended: HashSet::new(),
             reported_done: false,
-            reported_ended: false,
+            reported_ended: None,
+            ending: None,
             next: None,
             finish: None,
             leader_lost: false,
             seen_stopped: HashSet::new(),
-            shown: None,
+            drawn: None,
+            table: Vec::new(),
         }
     }
 

@@ -146,12 +146,12 @@ pub(crate) fn report(failures: &[Failure], world_size: usize, attempt: &str) -> 
     if let How::NotStarted(why) | How::Node(why) = &root.how {
         let _ = writeln!(text, "{why}");
     } else {
-        let rest = match world_size {
-            0 | 1 => String::new(),
-            2 => ", so the other rank was ended".to_owned(),
-            _ => format!(", so the other {} ranks were ended", world_size - 1),
+        let (first, rest) = match world_size {
+            0 | 1 => ("", String::new()),
+            2 => (" first", ", so the other rank was ended".to_owned()),
+            _ => (" first", format!(", so the other {} ranks were ended", world_size - 1)),
         };
-        let _ = writeln!(text, "rank {} failed first: {}{rest}", root.rank, root.short());
+        let _ = writeln!(text, "rank {} failed{first}: {}{rest}", root.rank, root.short());
         let _ = writeln!(
             text,
             "host {} · local rank {} · pid {} · after {:.1} s{attempt}",
@@ -268,18 +268,15 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("error.json");
         assert_eq!(ErrorFile::read(&path), None);
+        let with_info = |info: &str| {
+            format!(r#"{{"message": {{"message": "E: x", "extraInfo": {{{info}}}}}}}"#)
+        };
         for (text, message) in [
-            (
-                r#"{"message": {"message": "E: x", "extraInfo": {"py_callstack": "Trace\nE: x\n", "timestamp": "1"}}}"#,
-                "Trace\nE: x",
-            ),
-            (
-                r#"{"message": {"message": "E: x", "extraInfo": {"py_callstack": "frames", "timestamp": "1"}}}"#,
-                "E: x\nframes",
-            ),
-            (r#"{"message": {"message": "E: x", "extraInfo": {}}}"#, "E: x"),
-            (r#"{"message": "plain", "timestamp": 1}"#, "plain"),
-            ("no json\n", "no json"),
+            (with_info(r#""py_callstack": "Trace\nE: x\n", "timestamp": "1""#), "Trace\nE: x"),
+            (with_info(r#""py_callstack": "frames", "timestamp": "1""#), "E: x\nframes"),
+            (with_info(""), "E: x"),
+            (r#"{"message": "plain", "timestamp": 1}"#.to_owned(), "plain"),
+            ("no json\n".to_owned(), "no json"),
         ] {
             fs::write(&path, text).unwrap();
             assert_eq!(ErrorFile::read(&path).unwrap().message, message);

@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, How};
 use crate::trouble::Trouble;
 
 /// Where files of this run go.
@@ -22,6 +22,7 @@ pub(crate) struct Folder {
 impl Folder {
     /// A new folder for the run in the log directory; its name may get a number behind it.
     pub(crate) fn create(log_dir: &Path, run_id: &str) -> Result<Self, Trouble> {
+        let log_dir = &absolute(log_dir)?;
         fs::create_dir_all(log_dir).map_err(|error| unusable(log_dir, &error))?;
         let name: String =
             run_id.chars().map(|c| if c == '/' || c.is_control() { '_' } else { c }).collect();
@@ -44,7 +45,7 @@ impl Folder {
 
     /// The folder that node 0 has made, on this node: the same one if the disk is shared.
     pub(crate) fn join(log_dir: &Path, name: &str, launcher: usize) -> Result<Self, Trouble> {
-        let path = log_dir.join(name);
+        let path = absolute(log_dir)?.join(name);
         fs::create_dir_all(&path).map_err(|error| unusable(log_dir, &error))?;
         let state_file = Some(path.join(format!("run-{launcher}.json")));
         Ok(Self { path, temporary: false, state_file })
@@ -109,6 +110,11 @@ pub(crate) fn cannot_make(path: &Path, error: &io::Error) -> Trouble {
     ))
 }
 
+/// A rank may change its working directory before it writes its error file.
+fn absolute(log_dir: &Path) -> Result<PathBuf, Trouble> {
+    std::path::absolute(log_dir).map_err(|error| unusable(log_dir, &error))
+}
+
 fn unusable(log_dir: &Path, error: &io::Error) -> Trouble {
     Trouble::work(format!(
         "the log directory {} cannot be used: {error}; give another --log-dir, or make room there",
@@ -131,7 +137,39 @@ pub(crate) struct State {
     pub changed_unix_s: u64,
     pub exit_code: Option<u8>,
     /// Root causes of the attempts that failed, oldest first.
-    pub root_causes: Vec<Failure>,
+    pub root_causes: Vec<Cause>,
+}
+
+/// A root cause, for readers of `run.json`.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Cause {
+    pub restart: usize,
+    pub rank: usize,
+    pub host: String,
+    pub pid: i32,
+    pub how: How,
+    pub unix_s: f64,
+    /// Time from the start of the attempt.
+    pub after_s: f64,
+    pub message: Option<String>,
+    pub last_lines: Vec<String>,
+}
+
+impl Cause {
+    pub(crate) fn new(failure: &Failure, restart: usize) -> Self {
+        let at = SystemTime::now().checked_sub(failure.age).unwrap_or(UNIX_EPOCH);
+        Self {
+            restart,
+            rank: failure.rank,
+            host: failure.host.clone(),
+            pid: failure.pid,
+            how: failure.how.clone(),
+            unix_s: at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64(),
+            after_s: failure.after.as_secs_f64(),
+            message: failure.message.clone(),
+            last_lines: failure.last_lines.clone(),
+        }
+    }
 }
 
 /// What a run is doing.

@@ -12,7 +12,7 @@ use crate::cli::Args;
 use crate::cluster::{self, Env, Placement};
 use crate::course::{self, Course};
 use crate::failure;
-use crate::folder::{self, Folder, State, Status};
+use crate::folder::{self, Cause, Folder, State, Status};
 use crate::group::Group;
 use crate::hidden::Guard;
 use crate::nodes::{self, Apart, Finish, Hello, News, Patience, Peers, Start};
@@ -25,6 +25,9 @@ use crate::view;
 
 /// Time between SIGTERM and SIGKILL unless told otherwise; torchrun's.
 const GRACE_SECONDS: f64 = 30.0;
+
+/// What the last lines may take to be written after a signal has ended the run.
+const LAST_WORDS_LIMIT: Duration = Duration::from_secs(5);
 
 /// Starts the program of the command line and watches it to its end; the exit code.
 pub(crate) fn launch(args: &Args, env: &Env) -> Result<u8, Trouble> {
@@ -112,6 +115,7 @@ impl<'a> Run<'a> {
             if let Some(master) = self.placement.master() {
                 self.port = Some(HeldPort::take(master.port)?);
             }
+            self.make_folder()?;
             return self.lead(&program);
         }
         let mut hello = Hello::new(&self.placement);
@@ -125,7 +129,9 @@ impl<'a> Run<'a> {
         }
         hello.trouble = program.as_ref().err().map(|trouble| (trouble.code, trouble.text.clone()));
         self.join(&hello)?;
-        self.follow(&program?)
+        // Also without a program: the others must hear of it before this launcher is gone.
+        let waiting = self.wait_for_start()?;
+        self.follow(waiting, program)
     }
 
     fn join_limit(&self) -> Duration {
@@ -139,10 +145,16 @@ impl<'a> Run<'a> {
     fn gather(&mut self, hello: &Hello) -> Result<(), Apart> {
         let Some(master) = self.placement.master() else { return Ok(()) };
         let port = HeldPort::take(master.port)?;
-        self.output.say(&match hello.n_launchers {
-            2 => format!("waiting for the other launcher on port {}", port.number()),
-            n => format!("waiting for {} other launchers on port {}", n - 1, port.number()),
-        });
+        self.make_folder()?;
+        self.change(Status::Waiting, None);
+        self.output.say(&format!(
+            "{} says that {} {}s belong to this run: waiting for the other {} on port {}",
+            cluster::witness(self.args, self.env),
+            hello.n_launchers,
+            hello.unit,
+            hello.n_launchers - 1,
+            port.number()
+        ));
         let patience = Patience { join_limit: self.join_limit(), silence_limit: self.node_limit() };
         let (signals, output, endings) =
             (&mut self.signals, &mut self.output, &self.ending_signals);
@@ -174,9 +186,6 @@ impl<'a> Run<'a> {
         if let Some((code, why)) = self.peers.trouble(self.placement.unit()) {
             return Ok(self.give_up(code, why));
         }
-        if let Err(trouble) = self.make_folder() {
-            return Ok(self.give_up(trouble.code, trouble.text));
-        }
         self.guard = Guard::start();
         let n_local = self.placement.n_local();
         let (n_launchers, _) = self.placement.launchers();
@@ -198,7 +207,7 @@ impl<'a> Run<'a> {
             let Some(root) = failures.first() else {
                 return Ok(self.finish(&Finish::success(), Status::Succeeded));
             };
-            self.state.root_causes.push(root.clone());
+            self.state.root_causes.push(Cause::new(root, self.state.restarts));
             let report = failure::report(&failures, self.state.world_size, &self.attempt_name());
             self.output.say(&report);
             let last = self.state.restarts == self.args.max_restarts;
@@ -270,17 +279,23 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Conducts attempts as rank 0's launcher says.
-    fn follow(&mut self, program: &Program) -> Result<u8, Apart> {
-        self.guard = Guard::start();
+    /// Waits, once joined, for the first word of rank 0's launcher.
+    fn wait_for_start(&mut self) -> Result<Course, Apart> {
         let mut waiting = Course::new();
         let limit = Instant::now() + self.join_limit();
-        while waiting.next.is_none() && waiting.finish.is_none() && !waiting.leader_lost {
+        while waiting.next.is_none() && waiting.finish.is_none() {
             let turn = self.turn(&mut Group::empty(), Duration::from_millis(500));
             if let Some(&signal) = turn.signals.first() {
                 return Err(Apart::Signal(signal));
             }
             for news in turn.news {
+                if let News::Lost { host, why, .. } = news {
+                    return Err(Trouble::work(format!(
+                        "{host} took the connection, but the run did not begin: {why}; is another \
+                         run using that address and port, or did node 0 end?"
+                    ))
+                    .into());
+                }
                 self.hear(news, &mut waiting, &mut Group::empty());
             }
             if Instant::now() >= limit {
@@ -291,13 +306,18 @@ impl<'a> Run<'a> {
                 .into());
             }
         }
-        let mut course = waiting;
-        while let Some(start) = course.next.take() {
-            self.state.restarts = start.restart;
-            self.state.max_restarts = start.max_restarts;
-            self.state.world_size = start.world_size;
-            self.state.run_id.clone_from(&start.run_id);
-            course = self.attempt(program, &start);
+        Ok(waiting)
+    }
+
+    /// Conducts attempts as rank 0's launcher says.
+    fn follow(
+        &mut self,
+        mut course: Course,
+        program: Result<Program, Trouble>,
+    ) -> Result<u8, Apart> {
+        if let Some(start) = course.next.take() {
+            self.guard = Guard::start();
+            course = self.follow_attempts(start, &program?);
         }
         let finish = course.finish.take().unwrap_or_else(|| match course.failures().first() {
             Some(root) => Finish { code: root.code, why: root.short() },
@@ -313,6 +333,21 @@ impl<'a> Run<'a> {
         let status = if finish.code == 0 { Status::Succeeded } else { Status::Failed };
         self.change(status, Some(finish.code));
         Ok(finish.code)
+    }
+
+    fn follow_attempts(&mut self, first: Start, program: &Program) -> Course {
+        let mut start = first;
+        loop {
+            self.state.restarts = start.restart;
+            self.state.max_restarts = start.max_restarts;
+            self.state.world_size = start.world_size;
+            self.state.run_id.clone_from(&start.run_id);
+            let mut course = self.attempt(program, &start);
+            match course.next.take() {
+                Some(next) => start = next,
+                None => return course,
+            }
+        }
     }
 
     /// The run's folder on the launcher of rank 0.
@@ -367,7 +402,13 @@ impl<'a> Run<'a> {
         self.guard = None;
         self.folder = None;
         let (signals, endings) = (&mut self.signals, &self.ending_signals);
-        self.output.finish(|| interrupted(signals, endings, Duration::ZERO).is_some());
+        // Whoever has asked the run to end has little patience with a pager or a file server.
+        let told = self.state.status == Status::Ended;
+        let began = Instant::now();
+        self.output.finish(|| {
+            interrupted(signals, endings, Duration::ZERO).is_some()
+                || (told && began.elapsed() >= LAST_WORDS_LIMIT)
+        });
     }
 }
 

@@ -239,6 +239,7 @@ impl Run<'_> {
         if course.is_going() {
             self.peers.stop(signal);
             group.tell_to_end(signal);
+            course.ending = Some(Instant::now());
             course.phase = Phase::Ending { kill_at: Instant::now() + self.grace };
         }
     }
@@ -310,34 +311,35 @@ impl Run<'_> {
                 course.reported_done = true;
                 self.peers.report_done();
             }
-            if over_here && !course.is_going() && !course.reported_ended {
-                course.reported_ended = true;
+            if over_here && !course.is_going() && course.reported_ended.is_none() {
+                course.reported_ended = Some(Instant::now());
                 self.peers.report_ended(group.failures(&self.host, self.stop_limit));
-                course.phase = Phase::Killed(Instant::now());
             }
             let told = course.next.is_some() || course.finish.is_some() || course.leader_lost;
             // A launcher that was told to end itself waits for the last word, but not for long.
-            let late = matches!(course.phase, Phase::Killed(at) if at.elapsed() >= PEER_LIMIT);
+            let late = course.reported_ended.is_some_and(|at| at.elapsed() >= PEER_LIMIT);
             return over_here && (told || (course.signal.is_some() && late));
         }
         let n_others = self.peers.n_others();
         if succeeded {
             return course.done.len() >= n_others;
         }
-        let heard = |launchers: &std::collections::HashSet<usize>| launchers.len() >= n_others;
-        let late = match course.phase {
-            Phase::Ending { kill_at } => kill_at.elapsed() >= KILL_LIMIT + PEER_LIMIT,
-            Phase::Killed(at) => at.elapsed() >= KILL_LIMIT + PEER_LIMIT,
-            _ => false,
-        };
-        over_here && !course.is_going() && (heard(&course.ended) || late)
+        let patience = self.grace + KILL_LIMIT + PEER_LIMIT;
+        let late = course.ending.is_some_and(|at| at.elapsed() >= patience);
+        let all_heard = course.ended.len() >= n_others;
+        if over_here && late && !all_heard {
+            // Ranks of a next attempt could meet those of this one.
+            course.fatal = true;
+            self.output.say("not all nodes have ended their ranks in time: going on without them");
+        }
+        over_here && !course.is_going() && (all_heard || late)
     }
 
     fn draw(&mut self, course: &mut Course, group: &Group, start: &Start) {
-        if !self.live || course.shown.is_some_and(|at| at.elapsed() < DRAW) {
+        if !self.live || course.drawn.is_some_and(|at| at.elapsed() < DRAW) {
             return;
         }
-        course.shown = Some(Instant::now());
+        course.drawn = Some(Instant::now());
         let head = view::Head {
             run_id: &start.run_id,
             world_size: start.world_size,
@@ -345,6 +347,10 @@ impl Run<'_> {
             max_restarts: start.max_restarts,
             since_start: self.began.elapsed(),
         };
-        self.output.console.panel(view::rows(&head, group, view::terminal_size()));
+        let table = view::rows(&head, group, view::terminal_size());
+        if table != course.table {
+            self.output.console.panel(table.clone());
+            course.table = table;
+        }
     }
 }
