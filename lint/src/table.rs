@@ -371,16 +371,19 @@ impl Table {
     }
 
     /// The row of a dotted name, other spellings followed; of a class's member also when a base
-    /// holds it.
+    /// holds it, and of a member of what an attribute holds (`MPI.COMM_WORLD.bcast`).
     pub fn get(&self, name: Name) -> Option<&Row> {
         self.get_str(&name)
     }
 
     pub fn get_str(&self, name: &str) -> Option<&Row> {
         self.row(name, DEPTH_MAX).or_else(|| {
-            let (class, member) = name.rsplit_once('.')?;
-            self.row(class, DEPTH_MAX).filter(|row| row.is_class())?;
-            self.method_within(class, member, DEPTH_MAX)
+            let (holder, member) = name.rsplit_once('.')?;
+            let row = self.row(holder, DEPTH_MAX)?;
+            if row.has(Flag::Attribute) {
+                return self.method(row.returns?, Name::new(member));
+            }
+            row.is_class().then(|| self.method_within(holder, member, DEPTH_MAX))?
         })
     }
 
@@ -461,174 +464,4 @@ fn alternatives(key: &str) -> Vec<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn built_in_rows_parse_and_point_to_rows() {
-        let table = Table::built_in();
-        for row in table.rows() {
-            let name = row.name.unwrap();
-            if let Some(other) = row.same_as {
-                let below = format!("{other}.");
-                let is_module = || table.rows.keys().any(|key| key.starts_with(&below));
-                assert!(
-                    table.get(other).is_some() || is_module(),
-                    "{name} is the same as {other}, unknown"
-                );
-            }
-            assert_eq!(
-                row.role == Role::Collective || row.has(Flag::Hidden),
-                row.kind.is_some(),
-                "{name}: a collective, and no other row, names its kind"
-            );
-        }
-    }
-
-    #[test]
-    fn methods_are_found_through_bases_and_other_spellings() {
-        let table = Table::built_in();
-        let find = |of: &str, method: &str| {
-            table.method(Name::new(of), Name::new(method)).map(|row| row.role)
-        };
-        assert_eq!(
-            find("torch.nn.parallel.DistributedDataParallel", "no_sync"),
-            Some(Role::NoSync)
-        );
-        assert_eq!(find("torch.nn.DataParallel", "state_dict"), Some(Role::StateDict));
-        assert_eq!(find("torch.nn.Linear", "no_sync"), None);
-    }
-
-    #[test]
-    fn keys_hold_alternatives() {
-        let expanded = |key| alternatives(key).join(" ");
-        assert_eq!(expanded("a.b"), "a.b");
-        assert_eq!(expanded("a.{b,c}"), "a.b a.c");
-        assert_eq!(expanded("{a,b}.x.{c,d}_"), "a.x.c_ a.x.d_ b.x.c_ b.x.d_");
-        assert_eq!(expanded("a.{b"), "a.{b");
-    }
-
-    #[test]
-    fn respelling_a_module_respells_what_is_below_it() {
-        let mut table = Table::default();
-        let rows = r#"
-            "far.net" = { flags = ["class"] }
-            "far.net.save" = { role = "save", params = ["path"], path = "path" }
-            "near" = { same-as = "far" }
-            "nearer.{a,b}" = { same-as = "near.net" }
-            "loop" = { same-as = "loop.x" }
-        "#;
-        table.add(rows).unwrap();
-        for name in ["near.net.save", "nearer.a.save", "nearer.b.save"] {
-            assert_eq!(table.get_str(name).unwrap().role, Role::Save, "{name}");
-        }
-        assert!(table.is_a(Name::new("nearer.a"), Name::new("near.net")));
-        assert!(table.get_str("nearby.net.save").is_none());
-        assert!(table.get_str("loop.y").is_none());
-    }
-
-    #[test]
-    fn a_member_of_a_base_is_a_member_of_the_class() {
-        let table = Table::built_in();
-        let name = "torch.nn.parallel.DistributedDataParallel.state_dict";
-        assert_eq!(table.get_str(name).map(|row| row.role), Some(Role::StateDict));
-        assert!(table.get_str("torch.nn.parallel.state_dict").is_none());
-    }
-
-    /// The built-in tables' keys as they stand in the files, in order, with their sections.
-    fn written_keys() -> Vec<(&'static str, &'static str, &'static str)> {
-        let mut keys = Vec::new();
-        for (file, text) in BUILT_IN {
-            let mut section = "";
-            for line in text.lines() {
-                if line.starts_with("# ---") {
-                    section = line;
-                } else if let Some((key, _)) =
-                    line.strip_prefix('"').and_then(|l| l.split_once('"'))
-                {
-                    keys.push((*file, section, key));
-                }
-            }
-        }
-        keys
-    }
-
-    #[test]
-    fn no_name_has_two_rows() {
-        let mut seen: FxHashMap<String, &str> = FxHashMap::default();
-        for (file, _, key) in written_keys() {
-            for name in alternatives(key) {
-                let good = name.split('.').all(|part| !part.is_empty() && !part.contains(' '));
-                assert!(
-                    good && !name.contains(['{', '}']),
-                    "{file}: `{name}` of `{key}` is no name"
-                );
-                if let Some(other) = seen.insert(name.clone(), file) {
-                    panic!("`{name}` has a row in {other} and another in {file}");
-                }
-            }
-        }
-        assert_eq!(seen.len(), Table::built_in().rows().count());
-    }
-
-    #[test]
-    fn tables_are_sorted_within_their_sections_and_fit_the_screen() {
-        let order = |key: &str| key.replace('{', "").to_lowercase();
-        for pair in written_keys().windows(2) {
-            let [(file, section, a), (_, next, b)] = pair else { unreachable!() };
-            let sorted = section != next || order(a) <= order(b);
-            assert!(sorted, "{file}: `{b}` comes after `{a}` in {section}");
-        }
-        for (file, text) in BUILT_IN {
-            let long = text.lines().find(|line| line.chars().count() > 100);
-            assert_eq!(long, None, "{file} has a line of more than 100 columns");
-        }
-    }
-
-    #[test]
-    fn types_and_bases_of_rows_are_classes_with_rows() {
-        let table = Table::built_in();
-        for row in table.rows() {
-            let name = row.name.unwrap();
-            for class in row.returns.iter().chain(&row.bases) {
-                let known = table.get(*class).is_some_and(Row::is_class);
-                assert!(known, "{name} names `{class}`, which is no class of the tables");
-            }
-            assert!(row.bases.is_empty() || row.is_class(), "{name} has bases but is no class");
-        }
-    }
-
-    #[test]
-    fn rows_name_parameters_that_they_have() {
-        for row in Table::built_in().rows() {
-            let name = row.name.unwrap();
-            let role_of = [("input", row.input), ("output", row.output), ("path", row.path)];
-            for (field, parameter) in role_of {
-                let Some(parameter) = parameter else { continue };
-                let has = row.params.contains(&parameter) || field == "path" && parameter == "self";
-                assert!(has, "{name}: {field} `{parameter}` is none of its parameters");
-            }
-            for (i, parameter) in row.params.iter().enumerate() {
-                assert!(!row.params[..i].contains(parameter), "{name} has `{parameter}` twice");
-            }
-            let talks = row.role == Role::Collective || row.has(Flag::Hidden);
-            assert!(talks || row.input.is_none() && row.output.is_none(), "{name} sends nothing");
-            let both = row.has(Flag::OutOfPlace) && row.output.is_some();
-            assert!(!both, "{name}: a result is either returned or written into an argument");
-        }
-    }
-
-    #[test]
-    fn wrappers_and_layers_are_modules() {
-        let table = Table::built_in();
-        let modules = ["torch.nn.Module", "tch.nn.ModuleT"].map(Name::new);
-        let wanted = [Role::WrapDdp, Role::WrapDp, Role::Layer, Role::Loss, Role::Sequential];
-        let parts = table.rows().filter(|row| row.is_class() && wanted.contains(&row.role));
-        for row in parts {
-            let name = row.name.unwrap();
-            let is_module = modules.iter().any(|&module| table.is_a(name, module));
-            let is_recurrent = table.is_a(name, Name::new("tch.nn.RNN"));
-            assert!(is_module || is_recurrent, "{name} does not derive from a module");
-        }
-    }
-}
+mod tests;
