@@ -33,9 +33,16 @@ pub struct Report {
 /// `ddp-lint check --output-format json PATHS`, run in the root of the checkout.
 #[track_caller]
 pub fn check(arguments: &[&str]) -> Report {
+    check_with(&[], arguments)
+}
+
+/// The same, with environment variables.
+#[track_caller]
+pub fn check_with(variables: &[(&str, &str)], arguments: &[&str]) -> Report {
     let output = Command::new(binaries::ddp_lint())
         .args(["check", "--output-format", "json"])
         .args(arguments)
+        .envs(variables.iter().copied())
         .current_dir(repository::root())
         .output()
         .expect("ddp-lint starts");
@@ -64,7 +71,8 @@ fn finding(item: &Value) -> Option<Finding> {
     })
 }
 
-/// Compares findings with the marks of all sources below `folder`, given relative to the checkout.
+/// Compares findings with the marks of a source, or of all sources below a folder; the path is
+/// relative to the checkout.
 ///
 /// The error shows the places that differ: `+` was found and not marked, `-` the reverse.
 pub fn compare(folder: &str, findings: &[Finding]) -> Result<(), String> {
@@ -111,6 +119,7 @@ pub fn marks_below(folder: &str) -> Vec<(PathBuf, Mark)> {
 fn sources(folder: &Path) -> Vec<PathBuf> {
     let mut sources = repository::files(folder, "py");
     sources.extend(repository::files(folder, "rs"));
+    sources.sort();
     sources
 }
 
