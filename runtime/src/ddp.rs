@@ -1,0 +1,728 @@
+//! `Ddp`: a model whose gradients are averaged over the ranks while the backward pass runs, by
+//! c10d's Reducer. It adds to the original that nothing goes wrong silently: every step is checked
+//! before the optimizer may use its gradients.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::path::Path;
+
+use tch::{Device, Tensor, nn};
+
+use crate::checkpoint;
+use crate::error::{Error, Result};
+use crate::ffi::{self, ReducerOptions, TorchError};
+use crate::group::{ProcessGroup, Work, is_peer_failure};
+use crate::variables::{self, Role, Variable};
+use crate::weight::{Weight, Weighted};
+
+/// When buffers (running statistics and other variables that do not train) get rank 0's values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum BufferSync {
+    /// Once, when the model is wrapped.
+    AtInit,
+    /// Also before the first forward pass of every step.
+    #[default]
+    EveryForward,
+    /// Not at all: every rank keeps its own.
+    Never,
+}
+
+/// How to wrap a model. The defaults are PyTorch's.
+#[derive(Debug, Clone)]
+pub struct DdpOptions {
+    /// Some parameters get no gradient in some steps. Costs a walk through the graph and one small
+    /// reduction per step; without it, an unused parameter is an error that names it.
+    pub find_unused_parameters: bool,
+    /// Every step uses the same parameters the same number of times.
+    pub static_graph: bool,
+    /// Gradients are views into the buckets, which saves their memory once. `Ddp` clears them by
+    /// making them undefined; tch's own `zero_grad` fails on views.
+    pub gradient_as_bucket_view: bool,
+    /// When buffers follow those of rank 0.
+    pub buffers: BufferSync,
+    /// Gradients are reduced in buckets of at most this many bytes; `None` is 25 MiB, with a first
+    /// bucket of 1 MiB.
+    pub bucket_bytes_max: Option<usize>,
+    /// Names of parameters whose gradients are sparse.
+    pub sparse_parameters: Vec<String>,
+}
+
+impl Default for DdpOptions {
+    fn default() -> Self {
+        Self {
+            find_unused_parameters: false,
+            static_graph: false,
+            gradient_as_bucket_view: false,
+            buffers: BufferSync::default(),
+            bucket_bytes_max: None,
+            sparse_parameters: Vec::new(),
+        }
+    }
+}
+
+impl DdpOptions {
+    /// What all ranks must have alike, for the comparison.
+    fn manifest(&self) -> Vec<(&'static str, String)> {
+        vec![
+            ("find_unused_parameters", self.find_unused_parameters.to_string()),
+            ("static_graph", self.static_graph.to_string()),
+            ("gradient_as_bucket_view", self.gradient_as_bucket_view.to_string()),
+            ("buffers", format!("{:?}", self.buffers)),
+            ("bucket_bytes_max", format!("{:?}", self.bucket_bytes_max)),
+            ("sparse_parameters", self.sparse_parameters.join(", ")),
+        ]
+    }
+}
+
+/// A model that trains on all ranks as one.
+///
+/// It owns the model and its variable store. Each rank runs the forward pass through
+/// [`run`](Ddp::run) on its own share of the batch; [`backward`](Ddp::backward) averages the
+/// gradients over the ranks, so that with equal shares they are those of one process on the whole
+/// batch. There is no `Deref` to the model: a forward pass that bypasses `run` would not be
+/// reduced.
+///
+/// Every method that says "a collective" must be called by all ranks in the same order.
+pub struct Ddp<M> {
+    // Dropped in this order: the Reducer before what it watches, the group last.
+    reducer: ffi::Reducer,
+    watch: ffi::Watch,
+    model: M,
+    params: Vec<Tensor>,
+    names: Vec<String>,
+    buffers: Vec<Tensor>,
+    n_variables: usize,
+    vs: nn::VarStore,
+    options: DdpOptions,
+    group: ProcessGroup,
+    pub(crate) state: State,
+}
+
+/// Where in a step this rank is.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    /// Inside `no_sync`.
+    no_sync: Cell<bool>,
+    /// A forward pass that will be reduced waits for its backward pass.
+    prepared: Cell<bool>,
+    /// A forward pass inside `no_sync` waits for its backward pass.
+    prepared_local: Cell<bool>,
+    /// The gradients are reduced and wait for the optimizer.
+    reduced: Cell<bool>,
+    /// Backward passes since the last reduction that only this rank knows.
+    n_local_backwards: Cell<u32>,
+    /// Gradient accumulations accounted for.
+    n_accumulations: Cell<u64>,
+    /// Buffers have been broadcast since the last step.
+    buffers_fresh: Cell<bool>,
+    /// The Reducer still divides by the weights of an earlier step.
+    divides_by_weights: Cell<bool>,
+    /// Weights of `no_sync` passes that the next reduction has to count.
+    pub(crate) pending_weight: Cell<i64>,
+    /// The first reduction of a static graph has been done.
+    static_graph_started: Cell<bool>,
+    /// The reduction of weights under way, and its tensor.
+    weights: RefCell<Option<(Work, Tensor)>>,
+}
+
+impl<M: fmt::Debug> fmt::Debug for Ddp<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ddp")
+            .field("model", &self.model)
+            .field("rank", &self.group.rank())
+            .field("world_size", &self.group.world_size())
+            .field("options", &self.options)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<M> Ddp<M> {
+    /// Wraps a model and its variable store. A collective: checks that all ranks built the same
+    /// model, then gives all of them rank 0's values.
+    ///
+    /// Any `M` will do: a struct, a closure model, `&Net`, `Rc<Net>`. What trains is what the
+    /// store holds.
+    ///
+    /// # Errors
+    /// On all ranks alike: the variables (names, shapes, kinds, which train) or the options differ
+    /// between ranks, which the text names; nothing trains; a rank failed.
+    pub fn new(
+        model: M,
+        vs: nn::VarStore,
+        group: &ProcessGroup,
+        options: DdpOptions,
+    ) -> Result<Self> {
+        let variables = variables::sorted(&vs);
+        variables::agree(group, &variables, &options.manifest())?;
+        let n_variables = vs.len();
+        let expect_sparse = expect_sparse(&variables, &options.sparse_parameters)?;
+        if options.buffers == BufferSync::Never {
+            let trained = variables.iter().filter(|v| v.role != Role::Buffer);
+            checkpoint::broadcast(trained.map(|v| &v.tensor), group)?;
+        } else {
+            checkpoint::broadcast(variables.iter().map(|v| &v.tensor), group)?;
+        }
+        let (mut params, mut names, mut buffers) = (Vec::new(), Vec::new(), Vec::new());
+        for variable in variables {
+            match variable.role {
+                Role::Parameter => {
+                    params.push(variable.tensor);
+                    names.push(variable.name);
+                }
+                Role::Buffer => buffers.push(variable.tensor),
+                Role::Frozen => {}
+            }
+        }
+        if params.is_empty() {
+            return Err(Error::Argument(
+                "the store has no variable that trains, so there is nothing to reduce; build the \
+                 model with the store's root path before wrapping it, and unfreeze what should \
+                 train"
+                    .to_owned(),
+            ));
+        }
+        let setup = |what: &str| {
+            let what = what.to_owned();
+            move |TorchError(message)| Error::Torch { what, message }
+        };
+        let watch = ffi::Watch::new(&params).map_err(setup("watching the parameters"))?;
+        let reducer = build_reducer(group, &params, &names, &expect_sparse, &options)
+            .map_err(setup("building the Reducer"))?;
+        let (group, state) = (group.clone(), State::default());
+        Ok(Self {
+            reducer,
+            watch,
+            model,
+            params,
+            names,
+            buffers,
+            n_variables,
+            vs,
+            options,
+            group,
+            state,
+        })
+    }
+
+    /// The variable store, for building optimizers and reading values.
+    pub fn vars(&self) -> &nn::VarStore {
+        &self.vs
+    }
+
+    /// The device of the variables.
+    pub fn device(&self) -> Device {
+        self.vs.device()
+    }
+
+    /// This rank, `0..world_size`.
+    pub fn rank(&self) -> usize {
+        self.group.rank()
+    }
+
+    /// Whether this is rank 0, the one that prints and saves.
+    pub fn is_main(&self) -> bool {
+        self.group.is_main()
+    }
+
+    /// The group this model trains in.
+    pub fn group(&self) -> &ProcessGroup {
+        &self.group
+    }
+
+    /// The model, outside of all reduction: for evaluation on one rank and for reading fields. A
+    /// backward pass through it is an error at the next use of the wrapper.
+    pub fn module(&self) -> &M {
+        &self.model
+    }
+
+    /// The number of steps whose gradients were reduced so far.
+    pub fn n_steps(&self) -> u64 {
+        self.group.peers().step()
+    }
+
+    /// Takes the wrapper off.
+    pub fn into_parts(self) -> (M, nn::VarStore) {
+        let Self { reducer, watch, model, vs, .. } = self;
+        drop((reducer, watch));
+        (model, vs)
+    }
+
+    /// Runs a forward pass whose backward pass will be reduced. A hidden collective when the model
+    /// has buffers. Under `tch::no_grad` it only runs the closure, on any subset of the ranks.
+    ///
+    /// # Errors
+    /// The parameters changed since wrapping, an earlier backward pass bypassed the wrapper or left
+    /// parameters unreduced, or a rank failed.
+    pub fn run<R>(&self, forward: impl FnOnce(&M) -> R) -> Result<R> {
+        self.group.usable()?;
+        if !grad_enabled() {
+            return Ok(forward(&self.model));
+        }
+        self.settle()?;
+        self.check_unchanged()?;
+        if self.state.no_sync.get() {
+            self.state.prepared_local.set(true);
+            return Ok(forward(&self.model));
+        }
+        self.guarded("the reduction of gradients", || self.reducer.before_forward())?;
+        if self.options.buffers == BufferSync::EveryForward && !self.state.buffers_fresh.get() {
+            checkpoint::broadcast(&self.buffers, &self.group)?;
+            self.state.buffers_fresh.set(true);
+        }
+        let output = forward(&self.model);
+        if !self.prepares_in_backward() {
+            self.local("preparing the reduction", self.reducer.prepare_for_backward(&[]))?;
+        }
+        self.state.prepared.set(true);
+        Ok(output)
+    }
+
+    /// Runs `loss.backward()`, averages the gradients over the ranks meanwhile, and checks that
+    /// every parameter took part. A collective, except inside [`no_sync`](Ddp::no_sync).
+    ///
+    /// Gradients add to those already there; the optimizer is not touched.
+    ///
+    /// # Errors
+    /// No forward pass went through [`run`](Ddp::run) since the last backward pass; a parameter got
+    /// no gradient (all ranks name it); a rank failed.
+    pub fn backward(&self, loss: &Tensor) -> Result<()> {
+        self.group.usable()?;
+        self.settle()?;
+        if self.state.no_sync.get() {
+            return self.backward_local(loss);
+        }
+        self.check_prepared()?;
+        self.reset_divisor()?;
+        self.backward_reduced(loss)
+    }
+
+    /// Clears the gradients, runs [`backward`](Ddp::backward), then steps the optimizer.
+    ///
+    /// # Errors
+    /// As for [`backward`](Ddp::backward); gradients of `no_sync` passes would be thrown away.
+    pub fn backward_step(&self, opt: &mut nn::Optimizer, loss: &Tensor) -> Result<()> {
+        self.fused_step(opt, |_| {}, || self.backward(loss))
+    }
+
+    /// As [`backward_step`](Ddp::backward_step), with each gradient value clipped to `-max..max`
+    /// after the reduction.
+    ///
+    /// # Errors
+    /// As for [`backward_step`](Ddp::backward_step).
+    pub fn backward_step_clip(
+        &self,
+        opt: &mut nn::Optimizer,
+        loss: &Tensor,
+        max: f64,
+    ) -> Result<()> {
+        self.fused_step(opt, |opt| opt.clip_grad_value(max), || self.backward(loss))
+    }
+
+    /// As [`backward_step`](Ddp::backward_step), with the norm of all gradients clipped to `max`
+    /// after the reduction.
+    ///
+    /// # Errors
+    /// As for [`backward_step`](Ddp::backward_step).
+    pub fn backward_step_clip_norm(
+        &self,
+        opt: &mut nn::Optimizer,
+        loss: &Tensor,
+        max: f64,
+    ) -> Result<()> {
+        self.fused_step(opt, |opt| opt.clip_grad_norm(max), || self.backward(loss))
+    }
+
+    /// Checks that the gradients are reduced, steps the optimizer and clears the gradients.
+    ///
+    /// # Errors
+    /// There was no reduced backward pass since the last step, or one that is not reduced.
+    pub fn step(&self, opt: &mut nn::Optimizer) -> Result<()> {
+        self.group.usable()?;
+        self.settle()?;
+        if self.state.n_local_backwards.get() > 0 {
+            return self.misuse(
+                "the gradients come from `no_sync` passes only and are not reduced; run the last \
+                 forward and backward pass of the step outside of `no_sync`",
+            );
+        }
+        if !self.state.reduced.get() {
+            return self.misuse(
+                "there is no reduced gradient to step with: call `run` and `backward` before \
+                 `step`",
+            );
+        }
+        opt.step();
+        self.zero_grad()
+    }
+
+    /// Clears the gradients by making them undefined, which also works for views into buckets.
+    ///
+    /// # Errors
+    /// libtorch refuses.
+    pub fn zero_grad(&self) -> Result<()> {
+        self.local("clearing the gradients", ffi::clear_grads(&self.params))?;
+        let state = &self.state;
+        state.reduced.set(false);
+        state.n_local_backwards.set(0);
+        state.pending_weight.set(0);
+        if !state.prepared.get() {
+            // Whatever else accumulated is thrown away with the rest.
+            self.watch.take_counts();
+            state.n_accumulations.set(self.watch.total());
+        }
+        Ok(())
+    }
+
+    /// The same calls with exact gradients when the ranks count different numbers of samples:
+    /// every rank passes the number behind its own mean loss. A small reduction per step.
+    pub fn weighted(&self, weight: Weight) -> Weighted<'_, M> {
+        Weighted::new(self, weight)
+    }
+
+    /// Runs `body` without reduction: its backward passes only add to this rank's gradients, which
+    /// the next reduced backward pass takes along. Both passes of a micro-batch must be inside.
+    pub fn no_sync<R>(&self, body: impl FnOnce() -> R) -> R {
+        struct Restore<'a>(&'a Cell<bool>, bool);
+        impl Drop for Restore<'_> {
+            fn drop(&mut self) {
+                self.0.set(self.1);
+            }
+        }
+        let restore = Restore(&self.state.no_sync, self.state.no_sync.replace(true));
+        let result = body();
+        self.account_local();
+        drop(restore);
+        result
+    }
+
+    /// Saves the variables. A collective: rank 0 writes atomically, all ranks wait and learn of a
+    /// failure. The extension decides the format: `.safetensors`, else libtorch's own.
+    ///
+    /// # Errors
+    /// Rank 0 could not write (the same text on every rank), an earlier backward pass bypassed the
+    /// wrapper, or a rank failed.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        self.settle()?;
+        checkpoint::save(&self.vs, path, &self.group)
+    }
+
+    /// Loads the variables. A collective: rank 0 reads, all ranks get its values. A common
+    /// `module.` before all names is taken off.
+    ///
+    /// # Errors
+    /// The file cannot be read or does not fit (the same text on every rank), or a rank failed.
+    pub fn load(&mut self, path: impl AsRef<Path>) -> Result<()> {
+        self.group.usable()?;
+        checkpoint::load(&variables::sorted(&self.vs), path.as_ref(), &self.group)
+    }
+
+    /// A fused step: clear, backward and check, adjust, step.
+    pub(crate) fn fused_step(
+        &self,
+        opt: &mut nn::Optimizer,
+        adjust: impl FnOnce(&nn::Optimizer),
+        backward: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        self.group.usable()?;
+        self.settle()?;
+        if self.state.no_sync.get() {
+            return self.misuse(
+                "a step inside `no_sync` would use unreduced gradients; call `backward` inside \
+                 and step after the last pass, outside",
+            );
+        }
+        let n_local = self.state.n_local_backwards.get();
+        if n_local > 0 {
+            return self.misuse(&format!(
+                "`backward_step` clears the gradients first and would throw away those of \
+                 {n_local} `no_sync` passes; use `backward` and then `step`"
+            ));
+        }
+        self.zero_grad()?;
+        backward()?;
+        adjust(opt);
+        opt.step();
+        self.state.reduced.set(false);
+        Ok(())
+    }
+
+    /// The reduced backward pass with the check behind it.
+    pub(crate) fn backward_reduced(&self, loss: &Tensor) -> Result<()> {
+        if self.prepares_in_backward() {
+            self.prepare_in_backward(loss)?;
+        }
+        self.state.prepared.set(false);
+        let operation = "the reduction of gradients";
+        self.guarded(operation, || ffi::backward(loss))?;
+        self.finish()
+    }
+
+    pub(crate) fn backward_local(&self, loss: &Tensor) -> Result<()> {
+        if !self.state.prepared_local.replace(false) {
+            return self.misuse(
+                "this backward pass is inside `no_sync` but its forward pass was not: put both \
+                 inside, or both outside",
+            );
+        }
+        self.local("the backward pass", ffi::backward(loss))?;
+        self.account_local();
+        Ok(())
+    }
+
+    pub(crate) fn is_in_no_sync(&self) -> bool {
+        self.state.no_sync.get()
+    }
+
+    pub(crate) fn check_prepared(&self) -> Result<()> {
+        if self.state.prepared.get() {
+            return Ok(());
+        }
+        if self.state.prepared_local.get() {
+            return self.misuse(
+                "this backward pass is outside of `no_sync` but its forward pass was inside: put \
+                 both inside, or both outside",
+            );
+        }
+        self.misuse(
+            "backward without a forward pass through `run` since the last one, so the gradients \
+             would stay this rank's own; call the model through `run` (not `module`), and \
+             `backward` once for each time",
+        )
+    }
+
+    /// Starts the sum of the ranks' weights and makes the Reducer divide by it.
+    pub(crate) fn divide_by_weights(&self, weight: i64) -> Result<()> {
+        let total = Tensor::from_slice(&[weight]).to_kind(tch::Kind::Int).to_device(self.device());
+        let work = self.group.all_reduce_async(&total)?;
+        if let Some(raw) = work.raw() {
+            self.local("weighting the step", self.reducer.set_work_handle(raw, false))?;
+        }
+        self.state.divides_by_weights.set(true);
+        *self.state.weights.borrow_mut() = Some((work, total));
+        Ok(())
+    }
+
+    /// Ends the reduction of weights and returns their sum.
+    pub(crate) fn take_weights(&self) -> Result<i64> {
+        let Some((work, total)) = self.state.weights.borrow_mut().take() else { return Ok(0) };
+        work.wait()?;
+        Ok(total.int64_value(&[0]))
+    }
+
+    /// The Reducer keeps dividing by the weights of an earlier step until it is told not to.
+    fn reset_divisor(&self) -> Result<()> {
+        if !self.state.divides_by_weights.get() {
+            return Ok(());
+        }
+        let unused = Tensor::from_slice(&[0i32]).to_device(self.device());
+        let work = self.group.all_reduce_async(&unused)?;
+        if let Some(raw) = work.raw() {
+            self.local("ending a weighted run", self.reducer.set_work_handle(raw, true))?;
+        }
+        work.wait()?;
+        self.state.divides_by_weights.set(false);
+        Ok(())
+    }
+
+    /// With these options c10d needs to know what the loss depends on, so the reduction is prepared
+    /// when the loss is there.
+    fn prepares_in_backward(&self) -> bool {
+        self.options.find_unused_parameters || self.options.static_graph
+    }
+
+    fn prepare_in_backward(&self, loss: &Tensor) -> Result<()> {
+        let outputs: &[&Tensor] = if self.options.static_graph { &[] } else { &[loss] };
+        self.local("preparing the reduction", self.reducer.prepare_for_backward(outputs))?;
+        if self.options.static_graph && !self.state.static_graph_started.replace(true) {
+            self.local("delaying the reduction", self.reducer.delay_all_reduce_in(loss))?;
+        }
+        Ok(())
+    }
+
+    /// Accounts for backward passes that did not come through this wrapper: tch's own `backward`
+    /// after a prepared forward is fine and is checked now; any other is an error.
+    fn settle(&self) -> Result<()> {
+        if self.watch.total() == self.state.n_accumulations.get() || self.state.no_sync.get() {
+            return Ok(());
+        }
+        if self.state.prepared.get() {
+            if self.prepares_in_backward() {
+                return self.misuse(
+                    "with `find_unused_parameters` or `static_graph` the backward pass must be \
+                     `ddp.backward(&loss)`, not `loss.backward()`: nothing was reduced",
+                );
+            }
+            self.state.prepared.set(false);
+            return self.finish();
+        }
+        let counts = self.watch.take_counts();
+        let names = self.named(|index| counts[index] > 0);
+        self.misuse(&format!(
+            "a backward pass that no `run` prepared has added to the gradients of {names}, on this \
+             rank only; call the model through `run` and `backward` once for each time, or throw \
+             these gradients away with `zero_grad`"
+        ))
+    }
+
+    /// Checks that the backward pass just done has reduced every parameter.
+    fn finish(&self) -> Result<()> {
+        let counts = self.watch.take_counts();
+        self.state.n_accumulations.set(self.watch.total());
+        if !self.prepares_in_backward() && counts.contains(&0) {
+            let names = self.named(|index| counts[index] == 0);
+            return self.misuse(&format!(
+                "{names} got no gradient, so the gradients are not reduced: use it in every forward \
+                 pass, freeze it before wrapping, or set `find_unused_parameters`"
+            ));
+        }
+        self.local("checking the reduction", self.reducer.check_finalized())?;
+        let state = &self.state;
+        state.n_local_backwards.set(0);
+        state.pending_weight.set(0);
+        state.buffers_fresh.set(false);
+        state.reduced.set(true);
+        self.group.peers().count_step();
+        Ok(())
+    }
+
+    /// Books the backward passes of a `no_sync` region.
+    fn account_local(&self) {
+        let total = self.watch.total();
+        if total != self.state.n_accumulations.replace(total) {
+            self.watch.take_counts();
+            self.state.n_local_backwards.set(self.state.n_local_backwards.get() + 1);
+            self.state.reduced.set(false);
+        }
+    }
+
+    /// Tells whether the variables are still those that were wrapped.
+    fn check_unchanged(&self) -> Result<()> {
+        if self.vs.len() != self.n_variables {
+            return self.misuse(&format!(
+                "the store has {} variables but had {} when it was wrapped; build the whole model \
+                 before `Ddp::new`",
+                self.vs.len(),
+                self.n_variables
+            ));
+        }
+        match self.local("looking at the parameters", self.watch.changed())? {
+            None => Ok(()),
+            Some((index, what)) => self.misuse(&format!(
+                "the {what} of `{}` changed after wrapping, which cuts it off from the reduction; \
+                 change kind, device and freezing before `Ddp::new`",
+                self.names[index]
+            )),
+        }
+    }
+
+    fn named(&self, pick: impl Fn(usize) -> bool) -> String {
+        let picked: Vec<String> = (0..self.names.len())
+            .filter(|index| pick(*index))
+            .map(|index| format!("`{}`", self.names[index]))
+            .collect();
+        match picked.len() {
+            0..=8 => picked.join(", "),
+            n => format!("{} and {} more", picked[..8].join(", "), n - 8),
+        }
+    }
+
+    /// An error of this rank's own making: the other ranks are told, because they wait for it.
+    fn misuse<T>(&self, reason: &str) -> Result<T> {
+        self.group.give_up(reason);
+        let (rank, step) = (self.group.rank(), self.n_steps());
+        Err(Error::Misuse { rank, step, reason: reason.to_owned() })
+    }
+
+    /// A libtorch call that involves no other rank.
+    fn local<T>(&self, what: &str, result: ffi::TorchResult<T>) -> Result<T> {
+        result.map_err(|TorchError(message)| {
+            self.group.give_up(&format!("{what}: {message}"));
+            Error::Torch { what: what.to_owned(), message }
+        })
+    }
+
+    /// A libtorch call during which ranks wait for each other.
+    fn guarded<T>(&self, operation: &str, call: impl FnOnce() -> ffi::TorchResult<T>) -> Result<T> {
+        let inside = self.group.peers().enter(operation);
+        let result = call();
+        drop(inside);
+        result.map_err(|error| {
+            if is_peer_failure(&error.0) {
+                return self.group.failed(operation, &error);
+            }
+            self.group.give_up(&format!("{operation}: {}", error.0));
+            Error::Torch { what: operation.to_owned(), message: error.0 }
+        })
+    }
+}
+
+impl<M: nn::ModuleT> nn::ModuleT for Ddp<M> {
+    /// [`Ddp::run`] for models with one input; the trait has no room for an error.
+    ///
+    /// # Panics
+    /// With the error's text where `run` returns one.
+    fn forward_t(&self, xs: &Tensor, train: bool) -> Tensor {
+        match self.run(|model| model.forward_t(xs, train)) {
+            Ok(output) => output,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Whether operations are recorded for a backward pass on this thread.
+fn grad_enabled() -> bool {
+    let probe = Tensor::from(0f32).set_requires_grad(true);
+    (&probe * 1.0).requires_grad()
+}
+
+fn expect_sparse(variables: &[Variable], sparse: &[String]) -> Result<Vec<bool>> {
+    let params: Vec<&Variable> = variables.iter().filter(|v| v.role == Role::Parameter).collect();
+    for name in sparse {
+        if !params.iter().any(|variable| variable.name == *name) {
+            return Err(Error::Argument(format!(
+                "`sparse_parameters` names `{name}`, which is no trainable variable of the store"
+            )));
+        }
+    }
+    Ok(params.iter().map(|variable| sparse.contains(&variable.name)).collect())
+}
+
+fn build_reducer(
+    group: &ProcessGroup,
+    params: &[Tensor],
+    names: &[String],
+    expect_sparse: &[bool],
+    options: &DdpOptions,
+) -> ffi::TorchResult<ffi::Reducer> {
+    const DEFAULT_BYTES: usize = 25 << 20;
+    const DEFAULT_FIRST_BYTES: usize = 1 << 20;
+    let bytes = options.bucket_bytes_max.unwrap_or(DEFAULT_BYTES).max(1);
+    let first = if options.bucket_bytes_max.is_none() { DEFAULT_FIRST_BYTES } else { bytes };
+    // One bucket at first where buckets will be rebuilt in the order of arrival: in an order that
+    // nobody knows yet, several could meet other collectives out of turn.
+    let limits: Vec<usize> = if options.static_graph || !options.find_unused_parameters {
+        vec![usize::MAX >> 1]
+    } else if first < bytes {
+        vec![first, bytes]
+    } else {
+        vec![bytes]
+    };
+    let group = group.lock_group();
+    group.verify_params(params)?;
+    ffi::Reducer::new(
+        &group,
+        &ReducerOptions {
+            params,
+            names,
+            expect_sparse,
+            initial_bucket_limits: &limits,
+            bucket_bytes_max: bytes as i64,
+            first_bucket_bytes_max: first as i64,
+            find_unused_parameters: options.find_unused_parameters,
+            gradient_as_bucket_view: options.gradient_as_bucket_view,
+            static_graph: options.static_graph,
+            sync_buffers: options.buffers == BufferSync::EveryForward,
+        },
+    )
+}

@@ -1,0 +1,2 @@
+// Stands in for a gloo header that the torch wheel leaves out. See ../context.h.
+#pragma once
