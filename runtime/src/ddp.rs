@@ -12,6 +12,7 @@ use crate::checkpoint;
 use crate::error::{Error, Result};
 use crate::ffi::{self, ReducerOptions, TorchError};
 use crate::group::{ProcessGroup, Work, is_peer_failure};
+use crate::stats::DdpStats;
 use crate::variables::{self, Role, Variable};
 use crate::weight::{Weight, Weighted};
 
@@ -29,7 +30,7 @@ pub enum BufferSync {
 }
 
 /// How to wrap a model. The defaults are PyTorch's.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct DdpOptions {
     /// Some parameters get no gradient in some steps. Costs a walk through the graph and one small
     /// reduction per step; without it, an unused parameter is an error that names it.
@@ -46,19 +47,6 @@ pub struct DdpOptions {
     pub bucket_bytes_max: Option<usize>,
     /// Names of parameters whose gradients are sparse.
     pub sparse_parameters: Vec<String>,
-}
-
-impl Default for DdpOptions {
-    fn default() -> Self {
-        Self {
-            find_unused_parameters: false,
-            static_graph: false,
-            gradient_as_bucket_view: false,
-            buffers: BufferSync::default(),
-            bucket_bytes_max: None,
-            sparse_parameters: Vec::new(),
-        }
-    }
 }
 
 impl DdpOptions {
@@ -239,6 +227,15 @@ impl<M> Ddp<M> {
     /// The number of steps whose gradients were reduced so far.
     pub fn n_steps(&self) -> u64 {
         self.group.peers().step()
+    }
+
+    /// Times and bucket sizes that c10d measured.
+    ///
+    /// # Errors
+    /// libtorch cannot say.
+    pub fn stats(&self) -> Result<DdpStats> {
+        let data = self.local("reading the statistics", self.reducer.logging_data())?;
+        Ok(DdpStats::parse(&data))
     }
 
     /// Takes the wrapper off.

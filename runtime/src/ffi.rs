@@ -92,11 +92,8 @@ unsafe extern "C" {
     ) -> *mut RawError;
     fn ddp_store_check(store: *const RawStore, key: *const c_char, out: *mut bool)
     -> *mut RawError;
-    fn ddp_store_wait(
-        store: *const RawStore,
-        key: *const c_char,
-        timeout_ms: i64,
-    ) -> *mut RawError;
+    fn ddp_store_wait(store: *const RawStore, key: *const c_char, timeout_ms: i64)
+    -> *mut RawError;
     fn ddp_group_gloo(
         store: *const RawStore,
         rank: c_int,
@@ -459,18 +456,14 @@ impl Group {
 
     pub(crate) fn broadcast(&self, tensor: &Tensor, root: usize) -> TorchResult<Work> {
         // SAFETY: the work keeps its own references to tensors and group; so below.
-        made(|out| unsafe {
-            ddp_group_broadcast(self.0.as_ptr(), raw(tensor), root as c_int, out)
-        })
-        .map(Work)
+        made(|out| unsafe { ddp_group_broadcast(self.0.as_ptr(), raw(tensor), root as c_int, out) })
+            .map(Work)
     }
 
     pub(crate) fn all_reduce(&self, tensor: &Tensor, op: ReduceOp) -> TorchResult<Work> {
         // SAFETY: as for `broadcast`.
-        made(|out| unsafe {
-            ddp_group_all_reduce(self.0.as_ptr(), raw(tensor), op as c_int, out)
-        })
-        .map(Work)
+        made(|out| unsafe { ddp_group_all_reduce(self.0.as_ptr(), raw(tensor), op as c_int, out) })
+            .map(Work)
     }
 
     pub(crate) fn reduce(&self, tensor: &Tensor, root: usize, op: ReduceOp) -> TorchResult<Work> {
@@ -540,18 +533,14 @@ impl Group {
 
     pub(crate) fn send(&self, tensor: &Tensor, to: usize, tag: i32) -> TorchResult<Work> {
         // SAFETY: as for `broadcast`.
-        made(|out| unsafe {
-            ddp_group_send(self.0.as_ptr(), raw(tensor), to as c_int, tag, out)
-        })
-        .map(Work)
+        made(|out| unsafe { ddp_group_send(self.0.as_ptr(), raw(tensor), to as c_int, tag, out) })
+            .map(Work)
     }
 
     pub(crate) fn recv(&self, tensor: &Tensor, from: usize, tag: i32) -> TorchResult<Work> {
         // SAFETY: as for `broadcast`.
-        made(|out| unsafe {
-            ddp_group_recv(self.0.as_ptr(), raw(tensor), from as c_int, tag, out)
-        })
-        .map(Work)
+        made(|out| unsafe { ddp_group_recv(self.0.as_ptr(), raw(tensor), from as c_int, tag, out) })
+            .map(Work)
     }
 
     pub(crate) fn barrier(&self) -> TorchResult<Work> {
@@ -656,9 +645,7 @@ impl Watch {
     pub(crate) fn changed(&self) -> TorchResult<Option<(usize, String)>> {
         let (mut index, mut what) = (-1, null());
         // SAFETY: pointers outlive the call; `what` points to a static text when index is set.
-        check(unsafe {
-            ddp_watch_changed(self.raw.as_ptr(), &raw mut index, &raw mut what)
-        })?;
+        check(unsafe { ddp_watch_changed(self.raw.as_ptr(), &raw mut index, &raw mut what) })?;
         let Ok(index) = usize::try_from(index) else { return Ok(None) };
         // SAFETY: as above.
         let what = unsafe { CStr::from_ptr(what) }.to_string_lossy().into_owned();
@@ -668,6 +655,7 @@ impl Watch {
 
 /// What the Reducer is built from.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "they are c10d's arguments")]
 pub(crate) struct ReducerOptions<'a> {
     pub(crate) params: &'a [Tensor],
     pub(crate) names: &'a [String],

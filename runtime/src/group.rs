@@ -4,7 +4,7 @@
 use std::net::{TcpListener, UdpSocket};
 use std::os::fd::IntoRawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tch::{Device, Kind, Tensor};
@@ -42,7 +42,7 @@ pub struct GroupOptions {
 
 impl Default for GroupOptions {
     fn default() -> Self {
-        Self { backend: Backend::Auto, timeout: Duration::from_secs(600) }
+        Self { backend: Backend::Auto, timeout: Duration::from_mins(10) }
     }
 }
 
@@ -77,6 +77,7 @@ impl ProcessGroup {
     /// # Errors
     /// The port is taken, the other ranks do not come within the timeout, or the backend cannot
     /// be had.
+    #[expect(clippy::needless_pass_by_value, reason = "options may grow fields that are consumed")]
     pub fn init(launch: &Launch, options: GroupOptions) -> Result<Self> {
         let failed = |reason: String| Error::Init {
             rank: launch.rank(),
@@ -84,7 +85,10 @@ impl ProcessGroup {
             reason,
         };
         let device = pick_device(launch, options.backend).map_err(failed)?;
-        join(launch, &options, device).map_err(failed)
+        let group = join(launch, &options, device).map_err(failed)?;
+        // Connected to all is not yet: all are connected.
+        group.barrier()?;
+        Ok(group)
     }
 
     /// This rank, `0..world_size`.
@@ -131,7 +135,7 @@ impl ProcessGroup {
     /// As for [`ProcessGroup::all_reduce`]; an average of integers.
     pub fn all_reduce_op(&self, tensor: &Tensor, op: ReduceOp) -> Result<()> {
         in_place_ok("all_reduce", tensor)?;
-        let sum = self.summed("all_reduce", tensor, op)?;
+        let sum = summed("all_reduce", tensor, op)?;
         self.complete("all_reduce", |group| group.all_reduce(tensor, sum))?;
         self.divide_if_average(tensor, op)
     }
@@ -172,7 +176,7 @@ impl ProcessGroup {
     pub fn reduce(&self, tensor: &Tensor, root: usize, op: ReduceOp) -> Result<()> {
         self.check_root("reduce", root)?;
         in_place_ok("reduce", tensor)?;
-        let sum = self.summed("reduce", tensor, op)?;
+        let sum = summed("reduce", tensor, op)?;
         self.complete("reduce", |group| group.reduce(tensor, root, sum))?;
         if self.rank() == root { self.divide_if_average(tensor, op) } else { Ok(()) }
     }
@@ -184,8 +188,7 @@ impl ProcessGroup {
     /// A rank failed, or the shapes differ.
     pub fn all_gather(&self, tensor: &Tensor) -> Result<Vec<Tensor>> {
         let input = tensor.detach().contiguous();
-        let outputs: Vec<Tensor> =
-            (0..self.world_size()).map(|_| input.empty_like()).collect();
+        let outputs: Vec<Tensor> = (0..self.world_size()).map(|_| input.empty_like()).collect();
         self.complete("all_gather", |group| group.all_gather(&input, &outputs))?;
         Ok(outputs)
     }
@@ -304,7 +307,7 @@ impl ProcessGroup {
     ) -> Result<Work> {
         self.usable()?;
         match start(&self.lock_group()) {
-            Ok(work) => Ok(Work { work: Some(work), operation, group: self.clone() }),
+            Ok(work) => Ok(Work { running: Some(work), operation, group: self.clone() }),
             Err(error) => Err(self.refused(operation, error)),
         }
     }
@@ -328,27 +331,12 @@ impl ProcessGroup {
         Error::Torch { what: operation.to_owned(), message: error.0 }
     }
 
-    fn check_root(&self, operation: &str, root: usize) -> Result<()> {
+    pub(crate) fn check_root(&self, operation: &str, root: usize) -> Result<()> {
         if root < self.world_size() {
             return Ok(());
         }
         let size = self.world_size();
         Err(Error::Argument(format!("{operation}: there is no rank {root} among {size} ranks")))
-    }
-
-    /// Gloo has no average: it is a sum here, divided afterwards.
-    fn summed(&self, operation: &str, tensor: &Tensor, op: ReduceOp) -> Result<ReduceOp> {
-        if op != ReduceOp::Average {
-            return Ok(op);
-        }
-        if is_float(tensor.kind()) {
-            return Ok(ReduceOp::Sum);
-        }
-        Err(Error::Argument(format!(
-            "{operation}: the average of {:?} values is not one of them; convert the tensor to a \
-             floating-point kind first",
-            tensor.kind()
-        )))
     }
 
     fn divide_if_average(&self, tensor: &Tensor, op: ReduceOp) -> Result<()> {
@@ -360,12 +348,8 @@ impl ProcessGroup {
     }
 }
 
-fn is_float(kind: Kind) -> bool {
-    use Kind::{BFloat16, ComplexDouble, ComplexFloat, ComplexHalf, Double, Float, Half};
-    matches!(kind, BFloat16 | ComplexDouble | ComplexFloat | ComplexHalf | Double | Float | Half)
-}
-
-fn in_place_ok(operation: &str, tensor: &Tensor) -> Result<()> {
+/// A collective that writes its tensor needs its memory in one piece.
+pub(crate) fn in_place_ok(operation: &str, tensor: &Tensor) -> Result<()> {
     if tensor.is_contiguous() {
         return Ok(());
     }
@@ -374,6 +358,26 @@ fn in_place_ok(operation: &str, tensor: &Tensor) -> Result<()> {
          as one piece; call `.contiguous()` and use the result",
         tensor.size()
     )))
+}
+
+/// Gloo has no average: it is a sum here, divided afterwards.
+fn summed(operation: &str, tensor: &Tensor, op: ReduceOp) -> Result<ReduceOp> {
+    if op != ReduceOp::Average {
+        return Ok(op);
+    }
+    if is_float(tensor.kind()) {
+        return Ok(ReduceOp::Sum);
+    }
+    Err(Error::Argument(format!(
+        "{operation}: the average of {:?} values is not one of them; convert the tensor to a \
+         floating-point kind first",
+        tensor.kind()
+    )))
+}
+
+fn is_float(kind: Kind) -> bool {
+    use Kind::{BFloat16, ComplexDouble, ComplexFloat, ComplexHalf, Double, Float, Half};
+    matches!(kind, BFloat16 | ComplexDouble | ComplexFloat | ComplexHalf | Double | Float | Half)
 }
 
 /// Whether libtorch's words speak of another rank rather than of this one's arguments.
@@ -400,7 +404,7 @@ pub(crate) fn is_peer_failure(message: &str) -> bool {
 #[must_use = "a collective must be waited for before its tensor is used: call `.wait()`"]
 #[derive(Debug)]
 pub struct Work {
-    work: Option<ffi::Work>,
+    running: Option<ffi::Work>,
     operation: &'static str,
     group: ProcessGroup,
 }
@@ -411,7 +415,7 @@ impl Work {
     /// # Errors
     /// A rank failed.
     pub fn wait(mut self) -> Result<()> {
-        let Some(work) = self.work.take() else { return Ok(()) };
+        let Some(work) = self.running.take() else { return Ok(()) };
         let inside = self.group.peers().enter(self.operation);
         let done = work.wait();
         drop(inside);
@@ -423,7 +427,7 @@ impl Work {
     /// # Errors
     /// libtorch cannot say.
     pub fn is_done(&self) -> Result<bool> {
-        match &self.work {
+        match &self.running {
             None => Ok(true),
             Some(work) => work.is_completed().map_err(|TorchError(message)| Error::Torch {
                 what: format!("asking whether {} has ended", self.operation),
@@ -433,13 +437,13 @@ impl Work {
     }
 
     pub(crate) fn raw(&self) -> Option<&ffi::Work> {
-        self.work.as_ref()
+        self.running.as_ref()
     }
 }
 
 impl Drop for Work {
     fn drop(&mut self) {
-        if self.work.is_some() && !std::thread::panicking() {
+        if self.running.is_some() && !std::thread::panicking() {
             eprintln!(
                 "warning: rank {}: an asynchronous {} was dropped without `.wait()`; its result \
                  and its errors are lost",
@@ -475,11 +479,7 @@ fn pick_device(launch: &Launch, backend: Backend) -> Result<Device, String> {
 /// every rank.
 static N_GROUPS: AtomicU64 = AtomicU64::new(0);
 
-fn join(
-    launch: &Launch,
-    options: &GroupOptions,
-    device: Device,
-) -> Result<ProcessGroup, String> {
+fn join(launch: &Launch, options: &GroupOptions, device: Device) -> Result<ProcessGroup, String> {
     let number = N_GROUPS.fetch_add(1, Ordering::Relaxed);
     let (rank, world_size) = (launch.rank(), launch.world_size());
     let (store, restart) = match launch.meeting().filter(|_| world_size > 1) {
@@ -490,14 +490,13 @@ fn join(
     let of_group = |store: &Store, part: &str| {
         store.prefixed(&format!("{prefix}/{part}")).map_err(|error| error.0)
     };
-    let connection = match world_size {
-        1 => None,
-        _ => {
-            let other = store.another_connection().map_err(|error| error.0)?;
-            Some(of_group(&other, "peers")?)
-        }
+    let connection = if world_size == 1 {
+        None
+    } else {
+        let other = store.another_connection().map_err(|error| error.0)?;
+        Some(of_group(&other, "peers")?)
     };
-    let listen = listen_address(launch)?;
+    let listen = listen_address(launch);
     let group_store = of_group(&store, "gloo")?;
     let group = ffi::Group::gloo(
         &group_store,
@@ -535,17 +534,17 @@ fn not_all_came(error: &TorchError, timeout: Duration) -> String {
 }
 
 /// A store by the host and port of its server.
-type OpenStore = ((String, u16), Weak<Store>);
+type OpenStore = ((String, u16), Arc<Store>);
 
-/// Stores that are open, so that a second group of this process uses the first one's server.
+/// Stores stay open until the process ends: a later group meets over the same one, and a rank that
+/// is done with a group early does not take the store away from the others.
 static STORES: Mutex<Vec<OpenStore>> = Mutex::new(Vec::new());
 
 fn meet(launch: &Launch, meeting: &Meeting, timeout: Duration) -> Result<Arc<Store>, String> {
     let mut stores = STORES.lock().unwrap_or_else(PoisonError::into_inner);
     let key = (meeting.host.clone(), meeting.port);
-    let open = stores.iter().find(|(other, _)| *other == key).and_then(|(_, s)| s.upgrade());
-    if let Some(store) = open {
-        return Ok(store);
+    if let Some((_, store)) = stores.iter().find(|(other, _)| *other == key) {
+        return Ok(Arc::clone(store));
     }
     let is_server = launch.rank() == 0 && !meeting.kept_by_launcher;
     let listen_fd = if is_server { Some(listening_socket(meeting)?) } else { None };
@@ -559,8 +558,7 @@ fn meet(launch: &Launch, meeting: &Meeting, timeout: Duration) -> Result<Arc<Sto
         )
     })?;
     let store = Arc::new(store);
-    stores.retain(|(_, store)| store.strong_count() > 0);
-    stores.push((key, Arc::downgrade(&store)));
+    stores.push((key, Arc::clone(&store)));
     Ok(store)
 }
 
@@ -585,14 +583,14 @@ fn listening_socket(meeting: &Meeting) -> Result<i32, String> {
 }
 
 /// The address the other ranks reach this one at.
-fn listen_address(launch: &Launch) -> Result<Listen, String> {
+fn listen_address(launch: &Launch) -> Listen {
     if let Ok(interface) = std::env::var("GLOO_SOCKET_IFNAME")
         && !interface.is_empty()
     {
-        return Ok(Listen::Interface(interface));
+        return Listen::Interface(interface);
     }
     let Some(meeting) = launch.meeting().filter(|_| !launch.is_one_node()) else {
-        return Ok(Listen::Host("127.0.0.1".to_owned()));
+        return Listen::Host("127.0.0.1".to_owned());
     };
     debug_assert!(!is_loopback(&meeting.host), "a loopback meeting is one node");
     // No packet is sent: this asks the routing table which address faces the meeting point.
@@ -602,5 +600,5 @@ fn listen_address(launch: &Launch) -> Result<Listen, String> {
         socket.connect((meeting.host.as_str(), meeting.port))?;
         Ok(socket.local_addr()?.ip().to_string())
     };
-    Ok(facing().map_or(Listen::MachineName, Listen::Host))
+    facing().map_or(Listen::MachineName, Listen::Host)
 }

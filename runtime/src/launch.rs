@@ -51,7 +51,8 @@ pub enum Launcher {
     Slurm,
 }
 
-const RANK_VARIABLES: [&str; 5] = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"];
+const RANK_VARIABLES: [&str; 5] =
+    ["RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"];
 
 impl Launch {
     /// Reads the launch from the environment; nothing set is a world of one.

@@ -44,6 +44,7 @@
 #[path = "private.rs"]
 pub mod __private;
 mod checkpoint;
+mod collectives;
 mod ddp;
 mod error;
 mod ffi;
@@ -54,6 +55,7 @@ pub mod output;
 mod peers;
 mod rank_zero;
 mod sampler;
+mod stats;
 mod variables;
 mod weight;
 
@@ -65,5 +67,6 @@ pub use launch::{Launch, Launcher};
 pub use module::{Registered, Replicable};
 pub use output::TensorOutput;
 pub use sampler::DistributedSampler;
+pub use stats::DdpStats;
 pub use weight::{Weight, Weighted};
 pub use tch_ddp_macros::{TensorOutput, data_parallel};

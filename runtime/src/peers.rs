@@ -23,7 +23,7 @@ const VERDICT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the rank that keeps the store stays for the others' sake when it ends.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(2);
 /// Waits are cut into pieces no longer than this and repeated.
-const WAIT_PIECE: Duration = Duration::from_secs(24 * 3600);
+const WAIT_PIECE: Duration = Duration::from_hours(24);
 
 /// What a rank is doing, as told to the others.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -183,7 +183,9 @@ impl Peers {
             self.publish(&verdict);
             return Some(verdict);
         }
-        self.store.wait("verdict", VERDICT_TIMEOUT).ok()?;
+        if !self.poll("verdict", Instant::now() + VERDICT_TIMEOUT)? {
+            return None;
+        }
         let verdict = parse(&self.store.get("verdict").ok()?)?;
         let _ = self.store.set(&format!("seen/{}", self.rank), b"1");
         Some(verdict)
@@ -201,17 +203,16 @@ impl Peers {
         let mut outside = Vec::new();
         for rank in others {
             if self.store.check(&format!("left/{rank}")).ok()? {
-                left.push((rank, parse::<Farewell>(&self.store.get(&format!("left/{rank}")).ok()?)?));
+                left.push((
+                    rank,
+                    parse::<Farewell>(&self.store.get(&format!("left/{rank}")).ok()?)?,
+                ));
                 continue;
             }
             let key = format!("alive/{rank}");
-            let rest = deadline.saturating_duration_since(Instant::now());
-            if self.store.wait(&key, rest.max(Duration::from_millis(10))).is_err() {
-                // An error here may also be the end of the store: `check` tells them apart.
-                if !self.store.check(&key).ok()? {
-                    silent.push(rank);
-                    continue;
-                }
+            if !self.poll(&key, deadline)? {
+                silent.push(rank);
+                continue;
             }
             let answer: Answer = parse(&self.store.get(&key).ok()?)?;
             if answer.operation.is_empty() {
@@ -250,10 +251,23 @@ impl Peers {
         let deadline = Instant::now() + FAREWELL_TIMEOUT;
         let culprits = self.known_verdict().map(|verdict| verdict.culprits).unwrap_or_default();
         for rank in (0..self.world_size).filter(|r| *r != self.rank && !culprits.contains(r)) {
-            let rest = deadline.saturating_duration_since(Instant::now());
-            if rest.is_zero() || self.store.wait(&format!("{key}/{rank}"), rest).is_err() {
+            if self.poll(&format!("{key}/{rank}"), deadline) != Some(true) {
                 return;
             }
+        }
+    }
+
+    /// Whether the key is set before the deadline; `None` when the store is gone. Asks again and
+    /// again because c10d prints a warning for every wait that times out.
+    fn poll(&self, key: &str, deadline: Instant) -> Option<bool> {
+        loop {
+            if self.store.check(key).ok()? {
+                return Some(true);
+            }
+            if Instant::now() >= deadline {
+                return Some(false);
+            }
+            std::thread::sleep(Duration::from_millis(20));
         }
     }
 }
@@ -333,11 +347,7 @@ fn answer_roll_call(rank: usize, store: &Store, status: &Status) {
 }
 
 /// Blames the dead first, then those who left, then those who do not take part.
-fn judge(
-    silent: &[usize],
-    left: &[(usize, Farewell)],
-    outside: &[(usize, Answer)],
-) -> Verdict {
+fn judge(silent: &[usize], left: &[(usize, Farewell)], outside: &[(usize, Answer)]) -> Verdict {
     if !silent.is_empty() {
         let diagnosis = format!(
             "{} did not answer within {} s: killed, stopped, or its machine cannot be reached",
@@ -347,7 +357,8 @@ fn judge(
         return Verdict { culprits: silent.to_vec(), diagnosis };
     }
     if !left.is_empty() {
-        let words: Vec<String> = left.iter().map(|(rank, farewell)| ended(*rank, farewell)).collect();
+        let words: Vec<String> =
+            left.iter().map(|(rank, farewell)| ended(*rank, farewell)).collect();
         let culprits = left.iter().map(|(rank, _)| *rank).collect();
         return Verdict { culprits, diagnosis: words.join("; ") };
     }

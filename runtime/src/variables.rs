@@ -33,8 +33,7 @@ pub(crate) enum Role {
 
 /// The store's tensors, sorted by name; tied tensors once, under their first name.
 pub(crate) fn sorted(vs: &nn::VarStore) -> Vec<Variable> {
-    let trainable: Vec<usize> =
-        vs.trainable_variables().iter().map(ffi::tensor_identity).collect();
+    let trainable: Vec<usize> = vs.trainable_variables().iter().map(ffi::tensor_identity).collect();
     let by_name: BTreeMap<String, Tensor> = vs.variables().into_iter().collect();
     let mut places: HashMap<usize, usize> = HashMap::new();
     let mut variables: Vec<Variable> = Vec::new();
@@ -125,9 +124,9 @@ fn difference(main: &str, rank: usize, other: &str) -> Option<String> {
     for (name, value) in &main {
         match other.get(name) {
             None => found.push(format!("`{name}` ({value}) is on rank 0 but not on rank {rank}")),
-            Some(theirs) if theirs != value => found.push(format!(
-                "`{name}` is {value} on rank 0 but {theirs} on rank {rank}"
-            )),
+            Some(theirs) if theirs != value => {
+                found.push(format!("`{name}` is {value} on rank 0 but {theirs} on rank {rank}"));
+            }
             Some(_) => {}
         }
     }
@@ -165,8 +164,7 @@ mod tests {
         vs.variables_.lock().unwrap().named_variables.insert("tied".to_owned(), b.shallow_clone());
         let variables = sorted(&vs);
         let names: Vec<_> = variables.iter().map(|v| (v.name.as_str(), v.role)).collect();
-        let expected =
-            [("a", Role::Parameter), ("b", Role::Parameter), ("running", Role::Buffer)];
+        let expected = [("a", Role::Parameter), ("b", Role::Parameter), ("running", Role::Buffer)];
         assert_eq!(names, expected);
         assert_eq!(variables[1].aliases, ["tied"]);
         vs.freeze();

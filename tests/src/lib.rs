@@ -6,3 +6,5 @@ pub mod binaries;
 pub mod findings;
 pub mod repository;
 pub mod tidy;
+#[cfg(feature = "torch")]
+pub mod torch;

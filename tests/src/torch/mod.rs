@@ -1,6 +1,8 @@
 //! Runs the body of a test as several real ranks: the test binary starts itself once per rank, and
 //! the ranks meet over the loopback. Knows nothing of what is tested.
 
+pub mod models;
+
 use std::io::Read;
 use std::net::{Ipv6Addr, TcpListener};
 use std::os::fd::OwnedFd;
@@ -48,12 +50,19 @@ pub struct Outcome {
     pub output: String,
     /// From the start of all ranks to its end.
     pub elapsed: Duration,
+    /// The body was reached.
+    pub ran: bool,
 }
 
 impl Outcome {
-    /// Ended by itself with status 0.
+    /// Ran the body and ended by itself with status 0.
     pub fn is_success(&self) -> bool {
-        self.status.is_some_and(|status| status.success())
+        self.ran && self.status.is_some_and(|status| status.success())
+    }
+
+    /// Ran the body and ended by itself with another status.
+    pub fn is_failure(&self) -> bool {
+        self.ran && self.status.is_some_and(|status| !status.success())
     }
 }
 
@@ -127,7 +136,12 @@ impl Ranks {
             };
             running.push(Running::start(&mut command)?);
         }
-        let outcomes = running.into_iter().map(|rank| rank.wait(started, self.timeout)).collect();
+        let mut outcomes: Vec<Outcome> =
+            running.into_iter().map(|rank| rank.wait(started, self.timeout)).collect();
+        for (rank, outcome) in outcomes.iter_mut().enumerate() {
+            // libtest is content with running nothing, should a name not match.
+            outcome.ran = folder.join(format!("ran-{rank}")).exists();
+        }
         std::fs::remove_dir_all(&folder)?;
         Ok(outcomes)
     }
@@ -181,6 +195,8 @@ impl Rank {
 
 fn run_rank(rank: &Rank, body: impl FnOnce(&Rank) -> Result<()>) {
     tch::set_num_threads(1);
+    let mark = rank.folder.join(format!("ran-{}", rank.launch.rank()));
+    std::fs::write(mark, "").expect("the shared folder is writable");
     // A panic unwinds to libtest, which ends the process with 101 after dropping everything.
     if let Err(error) = body(rank) {
         eprintln!("error: {error:#}");
@@ -192,6 +208,7 @@ fn run_rank(rank: &Rank, body: impl FnOnce(&Rank) -> Result<()>) {
 pub fn report(outcomes: &[Outcome]) -> String {
     let parts = outcomes.iter().enumerate().map(|(rank, outcome)| {
         let ended = match outcome.status {
+            _ if !outcome.ran => "did not reach the test's body".to_owned(),
             Some(status) => status.to_string(),
             None => "killed: it hung".to_owned(),
         };
@@ -230,7 +247,7 @@ impl Running {
         };
         let elapsed = started.elapsed();
         let parts = self.readers.into_iter().map(|reader| reader.join().unwrap_or_default());
-        Outcome { status, output: parts.collect(), elapsed }
+        Outcome { status, output: parts.collect(), elapsed, ran: false }
     }
 }
 
