@@ -41,7 +41,11 @@ fn build() -> Result<(), String> {
         .include(&include)
         .include(include.join("torch/csrc/api/include"))
         .file("src/ddp_shim.cc");
-    shim.try_compile("tch_ddp_shim").map_err(|e| format!("the C++ shim does not compile: {e}"))
+    shim.try_compile("tch_ddp_shim").map_err(|e| format!("the C++ shim does not compile: {e}"))?;
+    // A test reads its symbols.
+    let out = env::var("OUT_DIR").map_err(|error| error.to_string())?;
+    println!("cargo:shim={out}/libtch_ddp_shim.a");
+    Ok(())
 }
 
 /// The folder with `libtorch_cpu.so`, as torch-sys decided it.

@@ -188,7 +188,12 @@ fn train<M: ModuleT>(
 /// The share of the held-out images that are recognised; each rank looks at its part.
 fn accuracy<M: ModuleT>(ddp: &Ddp<M>, images: &Images) -> Result<f64> {
     let (rank, world_size) = (ddp.rank() as i64, ddp.group().world_size() as i64);
-    let mine = Tensor::arange_start_step(rank, images.n() as i64, world_size, (Kind::Int64, images.digits.device()));
+    let mine = Tensor::arange_start_step(
+        rank,
+        images.n() as i64,
+        world_size,
+        (Kind::Int64, images.digits.device()),
+    );
     let (x, y) = images.rows(&mine);
     let right = tch::no_grad(|| {
         let guess = ddp.forward_t(&x, false).argmax(1, false);
@@ -209,7 +214,8 @@ fn progress_bar(is_shown: bool, n_steps: u64) -> Result<ProgressBar> {
 /// The images to train on and those held out, on this rank's device.
 fn read_images(arguments: &Arguments, group: &ProcessGroup) -> Result<(Images, Images)> {
     let path = arguments.data.display();
-    let text = fs::read_to_string(&arguments.data).with_context(|| format!("cannot read {path}"))?;
+    let text =
+        fs::read_to_string(&arguments.data).with_context(|| format!("cannot read {path}"))?;
     let (mut train_rows, mut test_rows) = (Vec::new(), Vec::new());
     for (index, line) in text.lines().enumerate() {
         let row: Vec<f64> = line

@@ -68,5 +68,5 @@ pub use module::{Registered, Replicable};
 pub use output::TensorOutput;
 pub use sampler::DistributedSampler;
 pub use stats::DdpStats;
-pub use weight::{Weight, Weighted};
 pub use tch_ddp_macros::{TensorOutput, data_parallel};
+pub use weight::{Weight, Weighted};

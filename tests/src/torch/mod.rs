@@ -2,6 +2,7 @@
 //! the ranks meet over the loopback. Knows nothing of what is tested.
 
 pub mod models;
+pub mod python;
 
 use std::io::Read;
 use std::net::{Ipv6Addr, TcpListener};

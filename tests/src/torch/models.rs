@@ -75,3 +75,24 @@ pub fn value_difference(left: &nn::VarStore, right: &nn::VarStore) -> Result<f64
     }
     Ok(largest)
 }
+
+/// A convolution with batch statistics over images `[n, 1, 4, 4]`; 3 classes.
+pub fn conv(vs: &nn::VarStore) -> nn::SequentialT {
+    let root = vs.root();
+    let padded = nn::ConvConfig { padding: 1, ..nn::ConvConfig::default() };
+    nn::seq_t()
+        .add(nn::conv2d(&root / "conv", 1, 4, 3, padded))
+        .add(nn::batch_norm2d(&root / "norm", 4, nn::BatchNormConfig::default()))
+        .add_fn(|x| x.relu().flatten(1, -1))
+        .add(nn::linear(&root / "head", 4 * 16, 3, nn::LinearConfig::default()))
+}
+
+/// The mean of 11 words' embeddings, normalised, over `[n, words]`; the next word.
+pub fn words(vs: &nn::VarStore) -> nn::SequentialT {
+    let root = vs.root();
+    nn::seq_t()
+        .add(nn::embedding(&root / "embed", 11, 8, nn::EmbeddingConfig::default()))
+        .add_fn(|x| x.mean_dim(1, false, None))
+        .add(nn::layer_norm(&root / "norm", vec![8], nn::LayerNormConfig::default()))
+        .add(nn::linear(&root / "head", 8, 11, nn::LinearConfig::default()))
+}
