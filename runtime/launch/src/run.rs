@@ -62,6 +62,8 @@ struct Run<'a> {
     signals: Signals,
     guard: Option<Guard>,
     peers: Peers,
+    /// News that belong to the attempt after this one.
+    backlog: Vec<News>,
     port: Option<HeldPort>,
     folder: Option<Folder>,
     state: State,
@@ -94,6 +96,7 @@ impl<'a> Run<'a> {
             signals,
             guard: None,
             peers: Peers::none(),
+            backlog: Vec::new(),
             port: None,
             folder: None,
             state: first_state(args, run_id),
@@ -289,14 +292,16 @@ impl<'a> Run<'a> {
                 return Err(Apart::Signal(signal));
             }
             for news in turn.news {
-                if let News::Lost { host, why, .. } = news {
-                    return Err(Trouble::work(format!(
-                        "{host} took the connection, but the run did not begin: {why}; is another \
-                         run using that address and port, or did node 0 end?"
-                    ))
-                    .into());
+                match news {
+                    News::Lost { host, why, .. } if waiting.next.is_none() => {
+                        return Err(Trouble::work(format!(
+                            "{host} took the connection, but the run did not begin: {why}; is \
+                             another run using that address and port, or did node 0 end?"
+                        ))
+                        .into());
+                    }
+                    news => self.hear_all(vec![news], &mut waiting, &mut Group::empty()),
                 }
-                self.hear(news, &mut waiting, &mut Group::empty());
             }
             if Instant::now() >= limit {
                 return Err(Trouble::work(

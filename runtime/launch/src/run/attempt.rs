@@ -28,7 +28,6 @@ const DRAW: Duration = Duration::from_millis(100);
 const PEER_LIMIT: Duration = Duration::from_secs(10);
 
 /// What one look at everything has brought.
-#[derive(Default)]
 pub(super) struct Turn {
     pub(super) signals: Vec<i32>,
     pub(super) news: Vec<News>,
@@ -85,9 +84,7 @@ impl Run<'_> {
             for signal in turn.signals {
                 self.obey(signal, &mut course, &mut group);
             }
-            for news in turn.news {
-                self.hear(news, &mut course, &mut group);
-            }
+            self.hear_all(turn.news, &mut course, &mut group);
             self.advance(&mut course, &mut group);
             self.draw(&mut course, &group, start);
         }
@@ -126,6 +123,7 @@ impl Run<'_> {
             fds.extend(peers.iter().map(|(_, fd)| *fd));
             fds.extend(pipes.iter().map(|(_, _, fd)| *fd));
             let wait = if full { wait.min(Duration::from_millis(10)) } else { wait };
+            let wait = if self.backlog.is_empty() { wait } else { Duration::ZERO };
             let ready = sys::wait_readable(&fds, wait);
             let (peers_ready, pipes_ready) = ready[1..].split_at(peers.len());
             let peers = peers.iter().zip(peers_ready).filter(|(_, ready)| **ready);
@@ -138,7 +136,7 @@ impl Run<'_> {
         for (at, stream) in ready_pipes {
             group.read(at, stream, &mut self.output);
         }
-        let mut turn = Turn::default();
+        let mut turn = Turn { signals: Vec::new(), news: std::mem::take(&mut self.backlog) };
         for at in ready_peers {
             turn.news.extend(self.peers.receive(at));
         }
@@ -188,7 +186,19 @@ impl Run<'_> {
         self.end(signal, course, group);
     }
 
-    pub(super) fn hear(&mut self, news: News, course: &mut Course, group: &mut Group) {
+    /// Hears what the other launchers say. What comes after the start of a next attempt is meant
+    /// for that one and is kept for it.
+    pub(super) fn hear_all(&mut self, news: Vec<News>, course: &mut Course, group: &mut Group) {
+        for news in news {
+            if course.next.is_some() {
+                self.backlog.push(news);
+            } else {
+                self.hear(news, course, group);
+            }
+        }
+    }
+
+    fn hear(&mut self, news: News, course: &mut Course, group: &mut Group) {
         match news {
             News::Done(launcher) => {
                 course.done.insert(launcher);
