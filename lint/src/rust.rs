@@ -21,6 +21,7 @@
 //! - A parameter whose type is a generic is annotated with the first bound of that generic.
 
 pub mod crates;
+pub mod edit;
 mod lex;
 mod lower;
 mod recover;

@@ -55,9 +55,9 @@ pub struct Crate {
 /// All crates of a project.
 #[derive(Debug, Default)]
 pub struct Crates {
-    crates: Vec<Crate>,
+    all: Vec<Crate>,
     packages: Vec<Package>,
-    /// Crates that hold a file, by the order of `crates`, and its module path in the first.
+    /// Crates that hold a file, by the order of `all`, and its module path in the first.
     places: FxHashMap<FileId, Place>,
     /// Files that only tests compile.
     test_only: FxHashSet<FileId>,
@@ -95,7 +95,7 @@ impl Crates {
     }
 
     pub fn crates(&self) -> &[Crate] {
-        &self.crates
+        &self.all
     }
 
     /// `crate`, `crate.data` …; by the customs of cargo where no `mod` item claims the file.
@@ -112,7 +112,7 @@ impl Crates {
             CrateKind::Library | CrateKind::Bench | CrateKind::BuildScript => false,
         };
         let mut entries: Vec<FileId> =
-            self.crates.iter().filter(runs).map(|krate| krate.root).collect();
+            self.all.iter().filter(runs).map(|krate| krate.root).collect();
         entries.sort_by_key(|file| file.0);
         entries.dedup();
         entries
@@ -125,7 +125,7 @@ impl Crates {
 
     /// Libraries whose code no entry of the project names.
     pub fn libraries(&self) -> impl Iterator<Item = &Crate> {
-        self.crates.iter().filter(|krate| krate.kind == CrateKind::Library)
+        self.all.iter().filter(|krate| krate.kind == CrateKind::Library)
     }
 
     /// The file is part of a crate that uses tch, or of one that such a crate uses. Other files
@@ -158,23 +158,23 @@ impl Crates {
         let home = self.home(from, entry)?;
         let (first, rest) = dotted.split_once('.').unwrap_or((dotted, ""));
         if first == "crate" {
-            return Some(self.crates[home].longest(rest));
+            return Some(self.all[home].longest(rest));
         }
-        let package = self.crates[home].package.map(|package| &self.packages[package]);
+        let package = self.all[home].package.map(|package| &self.packages[package]);
         if let Some(&other) = package.and_then(|package| package.dependencies.get(first))
             && other != home
         {
-            return Some(self.crates[other].longest(rest));
+            return Some(self.all[other].longest(rest));
         }
         // Before the 2018 edition paths of `use` start at the crate's root.
-        let krate = &self.crates[home];
+        let krate = &self.all[home];
         krate.modules.contains_key(&format!("crate.{first}")).then(|| krate.longest(dotted))
     }
 
     /// The crate as part of which a file is read: the entry's own, if it holds the file.
     fn home(&self, from: FileId, entry: Option<FileId>) -> Option<usize> {
         let place = self.places.get(&from)?;
-        let of_entry = |&&index: &&usize| Some(self.crates[index].root) == entry;
+        let of_entry = |&&index: &&usize| Some(self.all[index].root) == entry;
         place.crates.iter().find(of_entry).or(place.crates.first()).copied()
     }
 }
@@ -216,7 +216,7 @@ impl Builder<'_> {
     }
 
     fn add(&mut self, root: FileId, name: &str, kind: CrateKind, package: Option<usize>) -> usize {
-        let index = self.result.crates.len();
+        let index = self.result.all.len();
         let walk = self.tree.walk(root);
         let mut modules = walk.modules;
         if self.tree.has_main(root) {
@@ -234,7 +234,7 @@ impl Builder<'_> {
         self.result.test_only.extend(tests);
         let files = walk.files.into_iter().map(|(file, _)| file).collect();
         let name = name.replace('-', "_");
-        self.result.crates.push(Crate { name, kind, root, files, modules, package });
+        self.result.all.push(Crate { name, kind, root, files, modules, package });
         index
     }
 
@@ -247,11 +247,11 @@ impl Builder<'_> {
         for file in unclaimed {
             let home = manifests.iter().rposition(|package| package.holds_source(file.path));
             let owner = home.and_then(|home| {
-                self.result.crates.iter().position(|krate| krate.package == Some(home))
+                self.result.all.iter().position(|krate| krate.package == Some(home))
             });
             if let Some(owner) = owner {
                 let module_path = module_path_by_layout(file.path);
-                let krate = &mut self.result.crates[owner];
+                let krate = &mut self.result.all[owner];
                 krate.modules.entry(module_path.clone()).or_insert(file.id);
                 krate.files.push(file.id);
                 let place = Place { module_path, crates: vec![owner] };
@@ -277,7 +277,7 @@ impl Builder<'_> {
                     Some((dependency.name.replace('-', "_"), library_of(&dependency.package)?))
                 });
                 let own = library_of(&package.name)
-                    .map(|library| (self.result.crates[library].name.clone(), library));
+                    .map(|library| (self.result.all[library].name.clone(), library));
                 others.chain(own).collect()
             })
             .collect();
@@ -293,13 +293,13 @@ fn relevant(crates: &Crates, files: &[RustFile<'_>]) -> FxHashSet<FileId> {
     let mut group: Vec<usize> = (0..n_packages).collect();
     for (index, package) in crates.packages.iter().enumerate() {
         for &library in package.dependencies.values() {
-            if let Some(other) = crates.crates[library].package {
+            if let Some(other) = crates.all[library].package {
                 let (from, to) = (group[index], group[other]);
                 group.iter_mut().filter(|group| **group == from).for_each(|group| *group = to);
             }
         }
     }
-    let group_of = |krate: usize| match crates.crates[krate].package {
+    let group_of = |krate: usize| match crates.all[krate].package {
         Some(package) => group[package],
         None => n_packages + krate,
     };

@@ -1,6 +1,6 @@
 //! What each form of Rust lowers to.
 
-mod corpus;
+pub(super) mod corpus;
 mod expressions;
 mod items;
 mod recovery;

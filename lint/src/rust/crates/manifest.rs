@@ -58,14 +58,14 @@ fn package(
     tree: &Tree<'_>,
 ) -> Option<Package> {
     let name = table.get("package")?.get("name")?.as_str()?.to_owned();
-    let mut found = Targets { folder, table, tree, targets: Vec::new() };
-    found.library(&name);
-    found.binaries(&name);
-    found.kind("example", "examples/", CrateKind::Example);
-    found.kind("test", "tests/", CrateKind::Test);
-    found.kind("bench", "benches/", CrateKind::Bench);
-    found.build_script();
-    let targets = found.targets;
+    let mut targets = Targets { folder, table, tree, found: Vec::new() };
+    targets.library(&name);
+    targets.binaries(&name);
+    targets.kind("example", "examples/", CrateKind::Example);
+    targets.kind("test", "tests/", CrateKind::Test);
+    targets.kind("bench", "benches/", CrateKind::Bench);
+    targets.build_script();
+    let targets = targets.found;
     let dependencies = dependencies(folder, table, tables);
     Some(Package { name, folder: folder.to_owned(), targets, dependencies })
 }
@@ -74,15 +74,15 @@ struct Targets<'t> {
     folder: &'t str,
     table: &'t Table,
     tree: &'t Tree<'t>,
-    targets: Vec<Target>,
+    found: Vec<Target>,
 }
 
 impl Targets<'_> {
     fn add(&mut self, name: &str, kind: CrateKind, root: FileId) {
         let is_new =
             |target: &Target| target.root != root && (target.name != name || target.kind != kind);
-        if self.targets.iter().all(is_new) {
-            self.targets.push(Target { name: name.to_owned(), kind, root });
+        if self.found.iter().all(is_new) {
+            self.found.push(Target { name: name.to_owned(), kind, root });
         }
     }
 

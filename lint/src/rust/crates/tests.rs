@@ -10,7 +10,7 @@ struct Files(Vec<(&'static str, &'static str)>);
 impl Files {
     fn crates(&self) -> Crates {
         let (manifests, files): (Vec<_>, Vec<_>) =
-            self.0.iter().enumerate().partition(|(_, (path, _))| path.ends_with(".toml"));
+            self.0.iter().enumerate().partition(|(_, (path, _))| path.ends_with("Cargo.toml"));
         let files: Vec<RustFile<'_>> = files
             .iter()
             .map(|(index, (path, text))| RustFile { id: FileId(*index as u32), path, text })
@@ -245,16 +245,19 @@ fn crates_of_a_workspace_name_each_other() {
     let files = Files(vec![
         (
             "Cargo.toml",
-            "[workspace]\nmembers = [\"*\"]\n[workspace.dependencies]\nmodels = { path = \"models\", package = \"my-models\" }",
+            "[workspace]\nmembers = [\"*\"]\n[workspace.dependencies]\nmodels = { path \
+                 = \"models\", package = \"my-models\" }",
         ),
         (
             "app/Cargo.toml",
-            "[package]\nname = \"app\"\n[dependencies]\nmodels.workspace = true\ntch = \"0.26\"\n[target.'cfg(unix)'.dependencies]\ntools = { path = \"../tools\" }",
+            "[package]\nname = \"app\"\n[dependencies]\nmodels.workspace = true\ntch \
+                 = \"0.26\"\n[target.'cfg(unix)'.dependencies]\ntools = { path = \"../tools\" }",
         ),
         ("app/src/main.rs", "fn main() {}"),
         (
             "models/Cargo.toml",
-            "[package]\nname = \"my-models\"\n[dependencies]\nold = { package = \"tools\", path = \"../tools\" }",
+            "[package]\nname = \"my-models\"\n[dependencies]\nold = { package = \"tools\", path \
+                 = \"../tools\" }",
         ),
         ("models/src/lib.rs", "pub mod unet;"),
         ("models/src/unet.rs", ""),
@@ -384,7 +387,8 @@ fn versions_of_tch() {
         version(0, 17)
     );
     assert_eq!(tch_version([toml, "[dependencies]\ntch = \"0.26\"\n"]), version(0, 26));
-    let lock = "[[package]]\nname = \"tch\"\nversion = \"0.22.0\"\n[[package]]\nname = \"x\"\nversion = \"1.0.0\"\n";
+    let lock = "[[package]]\nname = \"tch\"\nversion = \"0.22.0\"\n[[package]]\nname = \"x\"\n\
+         version = \"1.0.0\"\n";
     assert_eq!(tch_version([toml, lock]), version(0, 22));
     assert_eq!(tch_version(["[dependencies]\ntch = { path = \"../tch-rs\" }\n"]), None);
     assert_eq!(tch_version(["[dependencies]\ntch = \"*\"\n"]), None);

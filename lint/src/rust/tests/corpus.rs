@@ -8,7 +8,7 @@ use crate::model::{
 use crate::rust::lower;
 
 /// Calls a function for every expression of a module.
-pub(super) fn walk(module: &Module, visit: &mut dyn FnMut(&Expr)) {
+pub(crate) fn walk(module: &Module, visit: &mut dyn FnMut(&Expr)) {
     Walk { module, visit, check: &mut |_, _| {} }.module(Span::new(0, u32::MAX));
 }
 

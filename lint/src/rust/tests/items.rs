@@ -77,7 +77,8 @@ fn use_paths_may_start_at_names_of_this_file() {
 #[test]
 fn inline_modules_are_flattened() {
     check(
-        "mod inner { use super::f; use super::super::g; fn h() { self::i(); super::j() } } fn k() { inner::h() }",
+        "mod inner { use super::f; use super::super::g; fn h() { self::i(); super::j() } } fn \
+             k() { inner::h() }",
         "
         import crate.data module as inner
         import crate.data .f as f
@@ -130,7 +131,8 @@ fn functions() {
 #[test]
 fn generics_are_annotated_with_their_bound() {
     check(
-        "fn f<'p, P: Borrow<nn::Path<'p>>, M>(p: P, m: &M, n: Vec<M>) where M: Send + nn::ModuleT {}",
+        "fn f<'p, P: Borrow<nn::Path<'p>>, M>(p: P, m: &M, n: Vec<M>) where M: Send + \
+             nn::ModuleT {}",
         "
         fn f(p: Borrow[nn.Path], m: nn.ModuleT, n: Vec[nn.ModuleT])
     ",
@@ -148,7 +150,8 @@ fn generics_are_annotated_with_their_bound() {
 #[test]
 fn structs_and_enums() {
     check(
-        "#[derive(Debug, Clone)] pub struct Net { pub conv: nn::Conv2D, #[dp(buffer)] freqs: Tensor, rest: Vec<Block> }",
+        "#[derive(Debug, Clone)] pub struct Net { pub conv: nn::Conv2D, #[dp(buffer)] freqs: \
+             Tensor, rest: Vec<Block> }",
         "
         @derive(Debug, Clone)
         Struct Net
@@ -190,7 +193,8 @@ fn structs_and_enums() {
 #[test]
 fn traits_and_impls() {
     check(
-        "trait Model: nn::Module + Send { fn size(&self) -> i64; fn twice(&self) -> i64 { self.size() * 2 } }",
+        "trait Model: nn::Module + Send { fn size(&self) -> i64; fn twice(&self) -> i64 { \
+             self.size() * 2 } }",
         "
         Trait Model < nn.Module < Send
           fn twice(self) -> i64
@@ -198,7 +202,8 @@ fn traits_and_impls() {
     ",
     );
     check(
-        "impl<'a> nn::ModuleT for Net<'a> { fn forward_t(&self, x: &Tensor, train: bool) -> Tensor { x.shallow_clone() } }",
+        "impl<'a> nn::ModuleT for Net<'a> { fn forward_t(&self, x: &Tensor, train: bool) -> \
+             Tensor { x.shallow_clone() } }",
         "
         impl nn.ModuleT for Net
           fn forward_t(self, x: Tensor, train: bool) -> Tensor
@@ -303,7 +308,8 @@ fn names_in_format_strings_have_their_own_place() {
 
 #[test]
 fn comments_are_found_and_docs_and_strings_are_not() {
-    let text = "// a\n/// doc\nfn f() { g(\"// no\", r#\"/* no */ \"# , '\"'); /* b /* c */ */ // d\n}\n//// e\n//! no\n/** no */\n/*** f */ /**/ struct A<'a>(&'a str); // 'x";
+    let text = "// a\n/// doc\nfn f() { g(\"// no\", r#\"/* no */ \"# , '\"'); /* b /* c */ */ \
+         // d\n}\n//// e\n//! no\n/** no */\n/*** f */ /**/ struct A<'a>(&'a str); // 'x";
     let comments = lower(text, "crate").comments;
     let found: Vec<_> = comments.iter().map(|c| (&*c.text, c.own_line)).collect();
     assert_eq!(

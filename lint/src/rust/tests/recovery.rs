@@ -172,7 +172,8 @@ fn every_prefix_of_a_program_lowers() {
 
 #[test]
 fn every_byte_may_be_missing() {
-    let text = "use a::b;\nimpl<'a> N<'a> {\n    fn f(&self) -> T { g(\"{x}\\\"\", r#\"y\"#, 'c', |z| z?)[0] }\n}\n/* c */ fn h() {}\n";
+    let text = "use a::b;\nimpl<'a> N<'a> {\n    fn f(&self) -> T { g(\"{x}\\\"\", r#\"y\"#, \
+         'c', |z| z?)[0] }\n}\n/* c */ fn h() {}\n";
     for at in 0..text.len() {
         let broken = format!("{}{}", &text[..at], &text[at + 1..]);
         let module = lower(&broken, "crate");
