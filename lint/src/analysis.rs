@@ -7,6 +7,7 @@ pub mod dump;
 pub mod event;
 pub mod facts;
 mod interp;
+pub mod rankflow;
 pub mod term;
 pub mod value;
 

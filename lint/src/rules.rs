@@ -2,14 +2,18 @@
 
 mod attribute_of_wrapped_model;
 mod data_parallel_in_use;
+mod divergent_collective;
+mod divergent_forward;
 mod fixed_device_in_forward;
 mod forward_bypasses_wrapper;
 mod invalid_syntax;
+mod local_value_decides;
 mod loss_inside_model;
 mod missing_set_epoch;
 mod module_of_unwrapped_model;
 mod non_tensor_forward_output;
 mod parameters_read_on_replica;
+mod rank_divergent_update;
 mod sampler_with_shuffle;
 mod uneven_batch_average;
 mod uneven_epoch_output;
@@ -29,14 +33,18 @@ use crate::rule::Rule;
 pub static RULES: &[&Rule] = &[
     &attribute_of_wrapped_model::RULE,
     &data_parallel_in_use::RULE,
+    &divergent_collective::RULE,
+    &divergent_forward::RULE,
     &fixed_device_in_forward::RULE,
     &forward_bypasses_wrapper::RULE,
     &invalid_syntax::RULE,
+    &local_value_decides::RULE,
     &loss_inside_model::RULE,
     &missing_set_epoch::RULE,
     &module_of_unwrapped_model::RULE,
     &non_tensor_forward_output::RULE,
     &parameters_read_on_replica::RULE,
+    &rank_divergent_update::RULE,
     &sampler_with_shuffle::RULE,
     &uneven_batch_average::RULE,
     &uneven_epoch_output::RULE,

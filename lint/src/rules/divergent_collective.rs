@@ -1,0 +1,260 @@
+use crate::analysis::{EventKind, Sample};
+use crate::prelude::*;
+use crate::table::Role;
+
+declare_rule! {
+    /// Some ranks run a collective that others do not run.
+    ///
+    /// Every rank of a group must call the same collectives in the same order. A collective
+    /// that only some reach hangs until the timeout (30 minutes by default), or pairs with
+    /// another one and gives a wrong result without a word (measured: an `all_reduce` under a
+    /// guard paired with a later one and gave 10 + 2 = 12).
+    ///
+    /// The check compares what each class of ranks runs, callees included. Arms that call the
+    /// same are fine; so are exits by an error, which end the whole job.
+    ///
+    /// ```python bad
+    /// import torch
+    /// import torch.distributed as dist
+    ///
+    /// dist.init_process_group("nccl")
+    /// total = torch.ones(1)
+    /// if dist.get_rank() == 0:
+    ///     dist.all_reduce(total)  # ~ divergent-collective
+    /// ```
+    /// ```python good
+    /// import torch
+    /// import torch.distributed as dist
+    ///
+    /// dist.init_process_group("nccl")
+    /// total = torch.ones(1)
+    /// dist.all_reduce(total)
+    /// if dist.get_rank() == 0:
+    ///     print(total)
+    /// ```
+    /// ```rust bad
+    /// use tch_ddp::{Launch, ProcessGroup};
+    ///
+    /// fn main() -> anyhow::Result<()> {
+    ///     let group = ProcessGroup::init(&Launch::from_env()?, Default::default())?;
+    ///     if group.is_main() {
+    ///         group.barrier()?; //~ divergent-collective
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    /// ```rust good
+    /// use tch_ddp::{Launch, ProcessGroup};
+    ///
+    /// fn main() -> anyhow::Result<()> {
+    ///     let group = ProcessGroup::init(&Launch::from_env()?, Default::default())?;
+    ///     if group.is_main() {
+    ///         println!("ready");
+    ///     }
+    ///     group.barrier()?;
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
+    /// # Known limits
+    /// Calls that lead nowhere do no collective, and unknown conditions are the same on all
+    /// ranks. Collectives of sub-groups are not compared.
+    pub static RULE = {
+        name: "divergent-collective",
+        level: Level::Error,
+        harm: Harm::Hang,
+        tier: 1,
+        languages: BOTH,
+        fix: FixKind::No,
+        check,
+    };
+}
+
+fn check(program: &Program<'_>, report: &mut Report<'_>) {
+    if !program.is_distributed() {
+        return;
+    }
+    for divergence in program.divergences() {
+        let event = program.event(divergence.event);
+        let does = ranks(divergence.does, divergence.does_not);
+        let does_not = ranks(divergence.does_not, divergence.does);
+        let name = called(program, divergence.event);
+        let consequence = match divergence.instead {
+            Some(instead) => format!(
+                "{does_not} run `{}` there instead: it hangs, or the two pair and give a wrong result",
+                called(program, instead)
+            ),
+            None => format!("{does_not} never call it: {does} wait until the timeout"),
+        };
+        let draft = report
+            .at(event.site, format!("only {does} run `{name}` here"))
+            .why(consequence)
+            .help("let every rank call it, and test the rank around what is done with the result");
+        let tested = program.conditions(event.path).find(|node| {
+            program.terms().taint(node.condition).has(crate::analysis::Taint::RANK)
+        });
+        let draft = match tested {
+            Some(node) if node.site != event.site => draft.related(node.site, "the ranks part here"),
+            _ => draft,
+        };
+        if let Some(instead) = divergence.instead {
+            draft.related(program.event(instead).site, format!("{does_not} run this instead"));
+        }
+    }
+}
+
+/// The class that a sample stands for, beside another.
+fn ranks(of: Sample, beside: Sample) -> &'static str {
+    match (of.rank == 0, of.local_rank == 0, beside.local_rank == 0) {
+        (true, _, true) => "rank 0 of the first node",
+        (true, _, false) => "rank 0",
+        (false, true, _) if beside.rank == 0 => "other nodes",
+        (false, true, false) => "the first ranks of the nodes",
+        _ => "the other ranks",
+    }
+}
+
+fn called(program: &Program<'_>, event: crate::analysis::EventId) -> String {
+    let event = program.event(event);
+    if let EventKind::Call(call) = &event.kind {
+        if call.role == Role::WrapDdp {
+            return "DistributedDataParallel(..)".to_owned();
+        }
+        if let Some(name) = call.name {
+            return name.rsplit('.').next().unwrap_or(&name).to_owned();
+        }
+    }
+    program.callee_text(event).unwrap_or("a collective").to_owned()
+}
+
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_collective_one_call_away_from_the_guard_counts() {
+        check_files(&[
+            (
+                "log.py",
+                "
+import torch.distributed as dist
+def report(value):
+    dist.all_reduce(value)  # ~ divergent-collective: only rank 0 run `all_reduce`
+    print(value)
+",
+            ),
+            (
+                "main.py",
+                "
+import torch
+import torch.distributed as dist
+from log import report
+def is_chief():
+    return dist.get_rank() == 0
+if __name__ == '__main__':
+    dist.init_process_group('nccl')
+    for step in range(10):
+        if is_chief() and step % 5 == 0:
+            report(torch.ones(1))
+",
+            ),
+        ]);
+    }
+
+    #[test]
+    fn an_early_return_counts() {
+        check_python(
+            "
+import torch
+import torch.distributed as dist
+def gather(value):
+    if dist.get_rank() != 0:
+        return None
+    dist.barrier()  # ~ divergent-collective
+    return value
+dist.init_process_group('nccl')
+gather(torch.ones(1))
+for _ in range(1):
+    pass
+",
+        );
+    }
+
+    #[test]
+    fn arms_that_call_the_same_are_silent() {
+        check_python(
+            "
+import torch
+import torch.distributed as dist
+dist.init_process_group('nccl')
+rank = dist.get_rank()
+box = torch.zeros(1)
+if rank == 0:
+    box = torch.ones(1)
+    dist.broadcast(box, src=0)
+else:
+    dist.broadcast(box, src=0)
+for _ in range(2):
+    pass
+",
+        );
+    }
+
+    #[test]
+    fn rank_0_first_with_balanced_barriers_is_silent() {
+        check_python(
+            "
+from contextlib import contextmanager
+import torch.distributed as dist
+@contextmanager
+def zero_first(rank):
+    if rank not in (-1, 0):
+        dist.barrier()
+    yield
+    if rank == 0:
+        dist.barrier()
+dist.init_process_group('nccl')
+with zero_first(dist.get_rank()):
+    data = open('x').read()
+for _ in range(2):
+    pass
+",
+        );
+    }
+
+    #[test]
+    fn whether_it_is_distributed_at_all_is_no_rank_test() {
+        check_python(
+            "
+import os, sys
+import torch.distributed as dist
+rank = int(os.environ.get('RANK', -1))
+if rank != -1:
+    dist.init_process_group('nccl')
+    dist.barrier()
+if rank == 0 and len(sys.argv) < 2:
+    raise SystemExit('usage')
+for _ in range(2):
+    if dist.is_initialized():
+        dist.barrier()
+",
+        );
+    }
+
+    #[test]
+    fn a_sub_group_is_silent() {
+        check_python(
+            "
+import torch
+import torch.distributed as dist
+dist.init_process_group('nccl')
+evens = dist.new_group([0, 2])
+if dist.get_rank() % 2 == 0:
+    dist.all_reduce(torch.ones(1), group=evens)
+for _ in range(2):
+    pass
+",
+        );
+    }
+}

@@ -1,0 +1,294 @@
+use crate::analysis::facts::Wrapper;
+use crate::analysis::{Event, ObjectId, Reach, Term, Via};
+use crate::prelude::*;
+use crate::table::{Flag, Role};
+
+declare_rule! {
+    /// Only some ranks run the forward of a `DistributedDataParallel` model.
+    ///
+    /// The wrapper's forward and backward are collectives. With gradients the other ranks wait
+    /// for ever. Under `no_grad` a model with buffers (BatchNorm) still broadcasts them: the
+    /// broadcast pairs with whatever the others call next. Rank-0 validation through the
+    /// wrapper therefore aborts, hangs at the next barrier, or passes by luck (measured).
+    ///
+    /// ```python bad
+    /// import torch
+    /// import torch.distributed as dist
+    /// from torch.nn.parallel import DistributedDataParallel as DDP
+    ///
+    /// dist.init_process_group("nccl")
+    /// model = DDP(torch.nn.BatchNorm1d(8).cuda())
+    /// if dist.get_rank() == 0:
+    ///     with torch.no_grad():
+    ///         model(torch.ones(2, 8))  # ~ divergent-forward
+    /// ```
+    /// ```python good
+    /// import torch
+    /// import torch.distributed as dist
+    /// from torch.nn.parallel import DistributedDataParallel as DDP
+    ///
+    /// dist.init_process_group("nccl")
+    /// model = DDP(torch.nn.BatchNorm1d(8).cuda())
+    /// if dist.get_rank() == 0:
+    ///     model.eval()
+    ///     with torch.no_grad():
+    ///         model.module(torch.ones(2, 8))
+    /// ```
+    /// ```rust bad
+    /// use tch::nn::{self, ModuleT};
+    /// use tch_ddp::{Ddp, Launch, ProcessGroup};
+    ///
+    /// fn main() -> anyhow::Result<()> {
+    ///     let group = ProcessGroup::init(&Launch::from_env()?, Default::default())?;
+    ///     let vs = nn::VarStore::new(group.device());
+    ///     let net = nn::seq_t().add(nn::batch_norm1d(&vs.root(), 8, Default::default()));
+    ///     let ddp = Ddp::new(net, vs, &group, Default::default())?;
+    ///     if group.is_main() {
+    ///         tch::no_grad(|| ddp.forward_t(&tch::Tensor::new(), false)); //~ divergent-forward
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    /// ```rust good
+    /// use tch::nn::{self, ModuleT};
+    /// use tch_ddp::{Ddp, Launch, ProcessGroup};
+    ///
+    /// fn main() -> anyhow::Result<()> {
+    ///     let group = ProcessGroup::init(&Launch::from_env()?, Default::default())?;
+    ///     let vs = nn::VarStore::new(group.device());
+    ///     let net = nn::seq_t().add(nn::batch_norm1d(&vs.root(), 8, Default::default()));
+    ///     let ddp = Ddp::new(net, vs, &group, Default::default())?;
+    ///     if group.is_main() {
+    ///         tch::no_grad(|| ddp.module().forward_t(&tch::Tensor::new(), false));
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
+    /// # Known limits
+    /// Whether a model has buffers is known where its layers are seen; else it is advice.
+    pub static RULE = {
+        name: "divergent-forward",
+        level: Level::Error,
+        harm: Harm::Hang,
+        tier: 1,
+        languages: BOTH,
+        fix: FixKind::No,
+        check,
+    };
+}
+
+fn check(program: &Program<'_>, report: &mut Report<'_>) {
+    for (event, forward) in program.forwards() {
+        let Via::Wrapper(wrapper) = forward.via else { continue };
+        if program.wrapper_kind(wrapper) != Some(Wrapper::Ddp) || program.is_orphan(event) {
+            continue;
+        }
+        let reach = program.reach(event.path);
+        if matches!(reach, Reach::Every | Reach::Nobody) || in_every_arm(program, event, wrapper) {
+            continue;
+        }
+        let trains = event.modes.grad && program.trained().contains(&event.id);
+        let buffers = if syncs_buffers(program, wrapper) { has_buffers(program, wrapper) } else { Some(false) };
+        let level = if trains || buffers == Some(true) { Level::Error } else { Level::Advice };
+        let called = program.callee_text(event).unwrap_or("the wrapper");
+        let who = match reach {
+            Reach::Main => "rank 0 alone runs",
+            Reach::LocalMain => "only the first rank of each node runs",
+            _ => "only some ranks run",
+        };
+        let why = if trains {
+            "its backward reduces gradients with all ranks, and the others never come"
+        } else {
+            "the forward of a wrapper broadcasts buffers: that pairs with another collective of \
+             the other ranks, or hangs"
+        };
+        let receiver = program.receiver_text(event).unwrap_or("model");
+        let help = match program.language {
+            Language::Python => format!(
+                "evaluate on every rank, or call `{receiver}.module(..)` in eval mode under no_grad"
+            ),
+            Language::Rust => "evaluate on every rank, or call `ddp.module()` under no_grad".into(),
+        };
+        let draft = report
+            .at(event.site, format!("{who} the wrapped forward `{called}`"))
+            .level(level)
+            .why(why)
+            .help(help);
+        let tested = program.conditions(event.path).find(|node| {
+            program.terms().taint(node.condition).has(crate::analysis::Taint::RANK)
+        });
+        if let Some(node) = tested {
+            draft.related(node.site, "the ranks part here");
+        }
+    }
+}
+
+/// Other ranks run the same wrapper's forward in another arm.
+fn in_every_arm(program: &Program<'_>, event: &Event<'_>, wrapper: ObjectId) -> bool {
+    let mine = program.runs_on(event.path).map(|r| r != Some(false));
+    let mut all = mine;
+    for (other, forward) in program.forwards() {
+        let near = other.id != event.id
+            && other.loops == event.loops
+            && forward.via == Via::Wrapper(wrapper)
+            && other.modes.grad == event.modes.grad;
+        if near {
+            let theirs = program.runs_on(other.path).map(|r| r != Some(false));
+            let apart = mine.iter().zip(theirs).all(|(a, b)| !(*a && b));
+            if apart {
+                for (slot, runs) in all.iter_mut().zip(theirs) {
+                    *slot |= runs;
+                }
+            }
+        }
+    }
+    all == [true; 4]
+}
+
+/// The wrapper broadcasts buffers in its forward.
+fn syncs_buffers(program: &Program<'_>, wrapper: ObjectId) -> bool {
+    !program.object(wrapper).arguments.iter().any(|a| {
+        a.name.is_some_and(|n| matches!(&*n, "broadcast_buffers" | "forward_sync_buffers"))
+            && a.value.single() == Some(program.terms().no)
+    })
+}
+
+/// Whether the wrapped module holds buffers; `None` where it is not known.
+fn has_buffers(program: &Program<'_>, wrapper: ObjectId) -> Option<bool> {
+    let module = program.wrapped_module(wrapper)?.single()?;
+    holds_buffers(program, module, 8)
+}
+
+fn holds_buffers(program: &Program<'_>, module: Term, depth: u32) -> Option<bool> {
+    let object = program.object_of(module)?;
+    if object.row.is_some_and(|row| row.has(Flag::Buffers)) {
+        return Some(true);
+    }
+    if depth == 0 {
+        return None;
+    }
+    let mut known = true;
+    let mut parts: Vec<Term> =
+        program.contents(module).iter().flat_map(|v| v.terms().collect::<Vec<_>>()).collect();
+    parts.extend(program.stores_on(module).flat_map(|(_, _, value)| value.terms().collect::<Vec<_>>()));
+    let registers = program.calls(Role::RegisterBuffer).any(|(_, call)| {
+        call.receiver.as_ref().is_some_and(|r| r.terms().any(|t| t == module))
+    });
+    if registers {
+        return Some(true);
+    }
+    for part in parts {
+        if !program.is_module(part) {
+            continue;
+        }
+        match holds_buffers(program, part, depth - 1) {
+            Some(true) => return Some(true),
+            Some(false) => {}
+            None => known = false,
+        }
+    }
+    known.then_some(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn validation_on_rank_0_in_another_file_counts() {
+        check_files(&[
+            (
+                "val.py",
+                "
+import torch
+@torch.no_grad()
+def validate(net, loader):
+    net.eval()
+    for x in loader:
+        net(x)  # ~ divergent-forward: rank 0 alone
+",
+            ),
+            (
+                "main.py",
+                "
+import torch
+import torch.distributed as dist
+from val import validate
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+    def forward(self, x):
+        return self.body(x)
+if __name__ == '__main__':
+    dist.init_process_group('nccl')
+    net = torch.nn.parallel.DistributedDataParallel(Net().cuda())
+    for epoch in range(3):
+        net(torch.ones(2, 2)).sum().backward()
+        if dist.get_rank() == 0:
+            validate(net, [1])
+        dist.barrier()
+",
+            ),
+        ]);
+    }
+
+    #[test]
+    fn without_buffers_it_is_advice() {
+        check_python(
+            "
+import torch
+import torch.distributed as dist
+dist.init_process_group('nccl')
+net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2).cuda())
+for epoch in range(3):
+    net(torch.ones(2, 2)).sum().backward()
+    if dist.get_rank() == 0:
+        with torch.no_grad():
+            net(torch.ones(2, 2))  # ~ divergent-forward
+",
+        );
+    }
+
+    #[test]
+    fn the_inner_module_is_silent() {
+        check_python(
+            "
+import torch
+import torch.distributed as dist
+dist.init_process_group('nccl')
+net = torch.nn.parallel.DistributedDataParallel(torch.nn.BatchNorm1d(2).cuda())
+for epoch in range(3):
+    net(torch.ones(2, 2)).sum().backward()
+    if dist.get_rank() == 0:
+        net.eval()
+        with torch.no_grad():
+            net.module(torch.ones(2, 2))
+        net.train()
+",
+        );
+    }
+
+    #[test]
+    fn both_arms_that_train_are_silent() {
+        check_python(
+            "
+import torch
+import torch.distributed as dist
+dist.init_process_group('nccl')
+net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2).cuda())
+def train(net, log):
+    loss = net(torch.ones(2, 2)).sum()
+    loss.backward()
+    if log is not None:
+        print(loss)
+for epoch in range(3):
+    if dist.get_rank() == 0:
+        train(net, 'log')
+    else:
+        train(net, None)
+",
+        );
+    }
+}

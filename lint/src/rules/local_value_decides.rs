@@ -1,0 +1,238 @@
+use crate::analysis::{EventKind, Term};
+use crate::prelude::*;
+use crate::table::Role;
+
+declare_rule! {
+    /// Each rank decides by its own data whether to go on with what all must do together.
+    ///
+    /// A loss, a NaN test, a clock or the existence of a file differs between ranks. Where it
+    /// ends a loop of training steps, or stands around a collective, some ranks go on and
+    /// others do not: the run hangs, or calls pair wrongly.
+    ///
+    /// ```python bad
+    /// import torch
+    /// import torch.distributed as dist
+    /// from torch.nn.parallel import DistributedDataParallel as DDP
+    ///
+    /// dist.init_process_group("nccl")
+    /// model = DDP(torch.nn.Linear(2, 2))
+    /// for step in range(100):
+    ///     loss = model(torch.rand(2, 2)).sum()
+    ///     loss.backward()
+    ///     if loss.item() < 0.1:  # ~ local-value-decides
+    ///         break
+    /// ```
+    /// ```python good
+    /// import torch
+    /// import torch.distributed as dist
+    /// from torch.nn.parallel import DistributedDataParallel as DDP
+    ///
+    /// dist.init_process_group("nccl")
+    /// model = DDP(torch.nn.Linear(2, 2))
+    /// for step in range(100):
+    ///     loss = model(torch.rand(2, 2)).sum()
+    ///     loss.backward()
+    ///     mean = loss.detach()
+    ///     dist.all_reduce(mean)
+    ///     if mean.item() < 0.1:
+    ///         break
+    /// ```
+    /// ```rust bad
+    /// use tch_ddp::{Ddp, Launch, ProcessGroup};
+    ///
+    /// fn main() -> anyhow::Result<()> {
+    ///     let group = ProcessGroup::init(&Launch::from_env()?, Default::default())?;
+    ///     let started = std::time::Instant::now();
+    ///     for step in 0..100 {
+    ///         if started.elapsed().as_secs() > 60 { //~ local-value-decides
+    ///             break;
+    ///         }
+    ///         group.barrier()?;
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    /// ```rust good
+    /// use tch_ddp::{Ddp, Launch, ProcessGroup};
+    ///
+    /// fn main() -> anyhow::Result<()> {
+    ///     let group = ProcessGroup::init(&Launch::from_env()?, Default::default())?;
+    ///     for step in 0..100 {
+    ///         if step > 60 {
+    ///             break;
+    ///         }
+    ///         group.barrier()?;
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
+    /// # Known limits
+    /// A value that went through a collective is the same on all ranks. Contents of a file are
+    /// taken to be the same on all ranks; whether it exists is not.
+    pub static RULE = {
+        name: "local-value-decides",
+        level: Level::Error,
+        harm: Harm::Hang,
+        tier: 1,
+        languages: BOTH,
+        fix: FixKind::No,
+        check,
+    };
+}
+
+fn check(program: &Program<'_>, report: &mut Report<'_>) {
+    if !program.is_distributed() {
+        return;
+    }
+    for decision in program.local_decisions() {
+        let site = condition_site(program, decision.condition, decision.site);
+        let source = source_of(program, decision.condition);
+        let draft = report
+            .at(site, format!("each rank decides this by {source}"))
+            .why("where the ranks disagree, some go on to what all must do together: it hangs")
+            .help(
+                "let all ranks agree first: reduce or broadcast the value, \
+                 or let rank 0 decide and broadcast its decision",
+            );
+        if let Some(event) = decision.event {
+            draft.related(program.event(event).site, "all ranks must do this together");
+        }
+    }
+}
+
+/// The test itself rather than the whole statement, where it was told.
+fn condition_site(program: &Program<'_>, condition: Term, statement: Site) -> Site {
+    program
+        .events()
+        .iter()
+        .find_map(|event| match &event.kind {
+            EventKind::Test { condition: tested, .. }
+                if *tested == condition
+                    && event.site.file == statement.file
+                    && statement.span.contains(event.site.span) =>
+            {
+                Some(event.site)
+            }
+            _ => None,
+        })
+        .unwrap_or(statement)
+}
+
+fn source_of(program: &Program<'_>, condition: Term) -> &'static str {
+    let origins = program.terms().origins(condition);
+    let of = |role: Role| {
+        origins.iter().any(|&origin| {
+            matches!(&program.event(origin).kind, EventKind::Call(call) if call.role == role)
+        })
+    };
+    let from_forward =
+        origins.iter().any(|&o| matches!(program.event(o).kind, EventKind::Forward(_)));
+    if of(Role::PathExists) {
+        "its own look at the disk"
+    } else if of(Role::Time) {
+        "its own clock"
+    } else if from_forward || of(Role::Loss) {
+        "its own loss or outputs"
+    } else {
+        "its own data"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_test_around_a_broadcast_counts() {
+        check_python(
+            "
+import os, torch
+import torch.distributed as dist
+def resume(path):
+    box = [None]
+    if os.path.exists(path):  # ~ local-value-decides: disk
+        dist.broadcast_object_list(box, src=0)
+    return box[0]
+dist.init_process_group('nccl')
+resume('x.pt')
+for _ in range(1):
+    pass
+",
+        );
+    }
+
+    #[test]
+    fn early_stopping_in_another_file_counts() {
+        check_files(&[
+            (
+                "stop.py",
+                "
+class Stopper:
+    def __init__(self):
+        self.best = 1e9
+        self.bad = 0
+    def update(self, value):
+        self.bad = 0 if value < self.best else self.bad + 1
+        self.best = min(self.best, value)
+        return self.bad > 3
+",
+            ),
+            (
+                "main.py",
+                "
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from stop import Stopper
+if __name__ == '__main__':
+    dist.init_process_group('nccl')
+    model = DDP(torch.nn.Linear(2, 2))
+    stopper = Stopper()
+    for step in range(100):
+        loss = model(torch.rand(2, 2)).sum()
+        loss.backward()
+        if stopper.update(loss.item()):  # ~ local-value-decides
+            break
+",
+            ),
+        ]);
+    }
+
+    #[test]
+    fn the_resume_idiom_is_silent() {
+        check_python(
+            "
+import os, torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+dist.init_process_group('nccl')
+model = DDP(torch.nn.Linear(2, 2))
+start = 0
+if os.path.isfile('last.pt'):
+    start = torch.load('last.pt', map_location='cpu')['epoch']
+for step in range(start, 100):
+    model(torch.rand(2, 2)).sum().backward()
+",
+        );
+    }
+
+    #[test]
+    fn an_exit_by_error_is_silent() {
+        check_python(
+            "
+import math, sys, torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+dist.init_process_group('nccl')
+model = DDP(torch.nn.Linear(2, 2))
+for step in range(100):
+    loss = model(torch.rand(2, 2)).sum()
+    if not math.isfinite(loss.item()):
+        print('loss is', loss.item())
+        sys.exit(1)
+    loss.backward()
+",
+        );
+    }
+}
