@@ -9,8 +9,7 @@ use std::rc::Rc;
 
 use super::facts::Wrapper;
 use super::{
-    Call, EventId, EventKind, ExitKind, Header, Node, Program, SAMPLES, Sample, Term, TermKind,
-    Via,
+    Call, EventId, EventKind, ExitKind, Header, Node, Program, SAMPLES, Sample, Term, TermKind, Via,
 };
 use crate::model::{Name, Site};
 use crate::table::{CollectiveKind, Flag, Role};
@@ -27,9 +26,21 @@ enum Key {
 /// One step of a specialised run.
 #[derive(Clone, Debug)]
 pub enum Step {
-    Together { key: Op, event: EventId },
-    If { condition: Term, site: Site, then: Steps, otherwise: Steps },
-    Loop { header: Term, site: Site, body: Steps },
+    Together {
+        key: Op,
+        event: EventId,
+    },
+    If {
+        condition: Term,
+        site: Site,
+        then: Steps,
+        otherwise: Steps,
+    },
+    Loop {
+        header: Term,
+        site: Site,
+        body: Steps,
+    },
     /// Leaves the loop around it (`Break`) or the program (`Stop`).
     Leave(ExitKind),
 }
@@ -165,16 +176,17 @@ impl<'p> Program<'p> {
         let (a, b) = (&a[..a.len() - end], &b[..b.len() - end]);
         match (a, b) {
             ([], []) => {}
-            ([Step::If { condition: x, then, otherwise, .. }],
-             [Step::If { condition: y, then: then_b, otherwise: otherwise_b, .. }])
-                if x == y =>
-            {
+            (
+                [Step::If { condition: x, then, otherwise, .. }],
+                [Step::If { condition: y, then: then_b, otherwise: otherwise_b, .. }],
+            ) if x == y => {
                 self.compare(then, then_b, samples, found);
                 self.compare(otherwise, otherwise_b, samples, found);
             }
-            ([Step::Loop { site: x, body, header: h, .. }], [Step::Loop { site: y, body: body_b, header: g, .. }])
-                if x == y && h == g =>
-            {
+            (
+                [Step::Loop { site: x, body, header: h, .. }],
+                [Step::Loop { site: y, body: body_b, header: g, .. }],
+            ) if x == y && h == g => {
                 self.compare(body, body_b, samples, found);
             }
             _ => self.tell_difference(a, b, samples, found),
@@ -191,12 +203,9 @@ impl<'p> Program<'p> {
         let pairs = aligned(a, b);
         for pair in pairs {
             match pair {
-                (Some(x), Some(y)) => self.compare(
-                    std::slice::from_ref(x),
-                    std::slice::from_ref(y),
-                    samples,
-                    found,
-                ),
+                (Some(x), Some(y)) => {
+                    self.compare(std::slice::from_ref(x), std::slice::from_ref(y), samples, found)
+                }
                 (Some(x), None) => {
                     let instead = b.iter().find_map(first_event_of);
                     push(found, first_event_of(x), instead, samples);

@@ -221,11 +221,26 @@ impl Terms {
     }
 
     pub fn make(&mut self, kind: TermKind) -> Term {
-        if let Some(&term) = self.ids.get(&kind) {
-            return term;
+        let known = self.ids.get(&kind).copied();
+        let is_composed = !matches!(
+            kind,
+            TermKind::Const(_) | TermKind::Outside(_) | TermKind::Object(_) | TermKind::Module(_)
+        );
+        match known {
+            // What it is made of may have come to depend on more since.
+            Some(term) if is_composed => {
+                let new = self.facts_of(&kind);
+                let facts = &mut self.facts[term.0 as usize];
+                facts.taint = facts.taint.with(new.taint);
+                merge(&mut facts.origins, &new.origins);
+                term
+            }
+            Some(term) => term,
+            None => {
+                let facts = self.facts_of(&kind);
+                self.insert(kind, facts)
+            }
         }
-        let facts = self.facts_of(&kind);
-        self.insert(kind, facts)
     }
 
     fn insert(&mut self, kind: TermKind, facts: Facts) -> Term {

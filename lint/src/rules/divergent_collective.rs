@@ -90,11 +90,13 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
             .at(event.site, format!("only {does} run `{name}` here"))
             .why(consequence)
             .help("let every rank call it, and test the rank around what is done with the result");
-        let tested = program.conditions(event.path).find(|node| {
-            program.terms().taint(node.condition).has(crate::analysis::Taint::RANK)
-        });
+        let tested = program
+            .conditions(event.path)
+            .find(|node| program.terms().taint(node.condition).has(crate::analysis::Taint::RANK));
         let draft = match tested {
-            Some(node) if node.site != event.site => draft.related(node.site, "the ranks part here"),
+            Some(node) if node.site != event.site => {
+                draft.related(node.site, "the ranks part here")
+            }
             _ => draft,
         };
         if let Some(instead) = divergence.instead {
@@ -126,7 +128,6 @@ fn called(program: &Program<'_>, event: crate::analysis::EventId) -> String {
     }
     program.callee_text(event).unwrap_or("a collective").to_owned()
 }
-
 
 #[cfg(test)]
 mod tests {

@@ -89,7 +89,11 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
             continue;
         }
         let trains = event.modes.grad && program.trained().contains(&event.id);
-        let buffers = if syncs_buffers(program, wrapper) { has_buffers(program, wrapper) } else { Some(false) };
+        let buffers = if syncs_buffers(program, wrapper) {
+            has_buffers(program, wrapper)
+        } else {
+            Some(false)
+        };
         let level = if trains || buffers == Some(true) { Level::Error } else { Level::Advice };
         let called = program.callee_text(event).unwrap_or("the wrapper");
         let who = match reach {
@@ -115,9 +119,9 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
             .level(level)
             .why(why)
             .help(help);
-        let tested = program.conditions(event.path).find(|node| {
-            program.terms().taint(node.condition).has(crate::analysis::Taint::RANK)
-        });
+        let tested = program
+            .conditions(event.path)
+            .find(|node| program.terms().taint(node.condition).has(crate::analysis::Taint::RANK));
         if let Some(node) = tested {
             draft.related(node.site, "the ranks part here");
         }
@@ -171,10 +175,12 @@ fn holds_buffers(program: &Program<'_>, module: Term, depth: u32) -> Option<bool
     let mut known = true;
     let mut parts: Vec<Term> =
         program.contents(module).iter().flat_map(|v| v.terms().collect::<Vec<_>>()).collect();
-    parts.extend(program.stores_on(module).flat_map(|(_, _, value)| value.terms().collect::<Vec<_>>()));
-    let registers = program.calls(Role::RegisterBuffer).any(|(_, call)| {
-        call.receiver.as_ref().is_some_and(|r| r.terms().any(|t| t == module))
-    });
+    parts.extend(
+        program.stores_on(module).flat_map(|(_, _, value)| value.terms().collect::<Vec<_>>()),
+    );
+    let registers = program
+        .calls(Role::RegisterBuffer)
+        .any(|(_, call)| call.receiver.as_ref().is_some_and(|r| r.terms().any(|t| t == module)));
     if registers {
         return Some(true);
     }

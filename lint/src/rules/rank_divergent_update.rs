@@ -72,15 +72,21 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
     if !program.is_distributed() {
         return;
     }
-    let roles =
-        [Role::LoadStateDict, Role::OptimizerStep, Role::FusedStep, Role::SchedulerStep, Role::Load];
+    let roles = [
+        Role::LoadStateDict,
+        Role::OptimizerStep,
+        Role::FusedStep,
+        Role::SchedulerStep,
+        Role::Load,
+    ];
     for role in roles {
         for (event, call) in program.calls(role) {
             if program.is_orphan(event) || !updates_a_replica(program, event, call) {
                 continue;
             }
             let reach = program.reach(event.path);
-            let parted = matches!(reach, Reach::Main | Reach::LocalMain | Reach::Others | Reach::Some);
+            let parted =
+                matches!(reach, Reach::Main | Reach::LocalMain | Reach::Others | Reach::Some);
             if parted && !is_mended(program, event) && !others_do_too(program, event, role) {
                 let called = program.callee_text(event).unwrap_or("this");
                 let who = if reach == Reach::Main { "rank 0 alone" } else { "some ranks only" };

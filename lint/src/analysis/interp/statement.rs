@@ -9,6 +9,9 @@ use crate::model::{
 };
 use crate::table::Role;
 
+/// Loops nested deeper than this are not run a second time.
+const WIDENED_DEPTH_MAX: usize = 3;
+
 impl<'p> Interpreter<'p> {
     /// Runs statements; the condition under which control reaches their end.
     pub(super) fn block(&mut self, body: &'p [Stmt]) -> Term {
@@ -499,8 +502,14 @@ impl<'p> Interpreter<'p> {
             LoopHeader::For { iter, .. } => Some(self.eval(iter)),
             _ => None,
         };
-        let changed = self.iterate(header, body, site, iterated.as_ref(), true);
-        if changed && self.loop_depth() < 3 {
+        let before = self.tree.len();
+        let (again, numbers) = self.iterate(header, body, site, iterated.as_ref(), true);
+        if !numbers.is_empty() && self.loop_depth() < WIDENED_DEPTH_MAX {
+            // A next run finds other numbers: what hangs on them is not settled.
+            self.tree.truncate(before);
+            self.widen(&numbers, site);
+            self.iterate(header, body, site, iterated.as_ref(), false);
+        } else if again && self.loop_depth() < WIDENED_DEPTH_MAX {
             let _ = self.grow(|this| this.iterate(header, body, site, iterated.as_ref(), false));
         }
         let endless = match header {
@@ -524,6 +533,41 @@ impl<'p> Interpreter<'p> {
         depth
     }
 
+    /// Takes numbers that a loop changes for unknown ones.
+    fn widen(&mut self, keys: &[(Key, Value)], site: Site) {
+        for (index, (key, after)) in keys.iter().enumerate() {
+            let Some(before) = self.store.get(key).cloned() else { continue };
+            let taint = after.taint(&self.terms).with(before.taint(&self.terms));
+            let mut origins = after.origins(&self.terms);
+            origins.extend(before.origins(&self.terms));
+            origins.sort_unstable();
+            origins.dedup();
+            let instance = 1 << 28 | (index as u32) << 20 | (self.frame.0 & 0xf_ffff);
+            let term = self.terms.opaque(site, instance, taint, &origins);
+            let value = self.value(term);
+            self.write(*key, value);
+        }
+    }
+
+    /// Numbers and flags that were known before a run of a loop and differ after it.
+    fn changed_numbers(&self, writes: &Writes) -> Vec<(Key, Value)> {
+        let mut changed: Vec<(Key, Value)> = writes
+            .iter()
+            .filter(|(key, after)| {
+                self.store.get(key).is_some_and(|before| {
+                    before != *after && before.terms().all(|t| self.is_number(t))
+                })
+            })
+            .map(|(key, value)| (*key, value.clone()))
+            .collect();
+        changed.sort_unstable_by_key(|(key, _)| *key);
+        changed
+    }
+
+    fn is_number(&self, term: Term) -> bool {
+        matches!(self.terms.as_const(term), Some(Const::Int(_) | Const::Float(_) | Const::Bool(_)))
+    }
+
     /// One run of a loop's body. Whether it changed what a next run would see.
     fn iterate(
         &mut self,
@@ -532,7 +576,7 @@ impl<'p> Interpreter<'p> {
         site: Site,
         iterated: Option<&Value>,
         first: bool,
-    ) -> bool {
+    ) -> (bool, Vec<(Key, Value)>) {
         let mark = self.store.mark();
         let outer = self.loop_now;
         let over = iterated.and_then(Value::single);
@@ -551,6 +595,7 @@ impl<'p> Interpreter<'p> {
         self.store.undo_to(mark);
         self.epoch += 1;
         let changed = first && self.changes_next_run(&writes);
+        let numbers = if first { self.changed_numbers(&writes) } else { Vec::new() };
         let happened = self.terms.make(TermKind::Happened(site));
         if falls == self.terms.no {
             // Only jumps leave the body.
@@ -566,7 +611,7 @@ impl<'p> Interpreter<'p> {
         if !tree.is_empty() {
             self.tree.push(Node::Loop { header: tree_header, site, body: tree });
         }
-        changed
+        (changed, numbers)
     }
 
     fn enter_loop(
