@@ -98,3 +98,9 @@ impl From<&str> for Name {
         Self::new(text)
     }
 }
+
+impl<'de> serde::Deserialize<'de> for Name {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        String::deserialize(from).map(|text| Self::new(&text))
+    }
+}

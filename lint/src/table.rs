@@ -262,42 +262,23 @@ pub struct Row {
     /// Set for the role `Collective` and for rows flagged `Hidden`.
     pub kind: Option<CollectiveKind>,
     /// Positional parameters in order (methods: without the receiver).
-    #[serde(default, rename = "params")]
-    params_text: Vec<String>,
-    #[serde(skip)]
+    #[serde(default)]
     pub params: Vec<Name>,
     /// Collective: the parameter that is sent.
-    #[serde(rename = "input")]
-    input_text: Option<String>,
-    #[serde(skip)]
     pub input: Option<Name>,
     /// Collective: the parameter that the result is written into; without one it is returned.
-    #[serde(rename = "output")]
-    output_text: Option<String>,
-    #[serde(skip)]
     pub output: Option<Name>,
     /// The parameter that names (or is) the file or folder; `self` is the receiver.
-    #[serde(rename = "path")]
-    path_text: Option<String>,
-    #[serde(skip)]
     pub path: Option<Name>,
     /// Dotted type of the result.
-    #[serde(rename = "returns")]
-    returns_text: Option<String>,
-    #[serde(skip)]
     pub returns: Option<Name>,
     /// Written `returns = "self"`: the call gives its receiver back.
     #[serde(skip)]
     pub gives_receiver: bool,
     /// Bases of a class, dotted.
-    #[serde(default, rename = "bases")]
-    bases_text: Vec<String>,
-    #[serde(skip)]
+    #[serde(default)]
     pub bases: Vec<Name>,
     /// This name is only another spelling of that one.
-    #[serde(rename = "same-as")]
-    same_as_text: Option<String>,
-    #[serde(skip)]
     pub same_as: Option<Name>,
     #[serde(default)]
     pub flags: Vec<Flag>,
@@ -310,19 +291,6 @@ impl Row {
 
     pub fn is_class(&self) -> bool {
         self.has(Flag::Class)
-    }
-
-    fn intern(mut self, name: &str) -> Self {
-        self.name = Some(Name::new(name));
-        self.params = self.params_text.iter().map(|p| Name::new(p)).collect();
-        self.input = self.input_text.as_deref().map(Name::new);
-        self.output = self.output_text.as_deref().map(Name::new);
-        self.path = self.path_text.as_deref().map(Name::new);
-        self.gives_receiver = self.returns_text.as_deref() == Some("self");
-        self.returns = self.returns_text.as_deref().filter(|r| *r != "self").map(Name::new);
-        self.bases = self.bases_text.iter().map(|b| Name::new(b)).collect();
-        self.same_as = self.same_as_text.as_deref().map(Name::new);
-        self
     }
 }
 
@@ -362,9 +330,12 @@ impl Table {
     /// row of a name replaces an earlier one.
     pub fn add(&mut self, text: &str) -> Result<(), toml::de::Error> {
         let rows: BTreeMap<String, Row> = toml::from_str(text)?;
-        for (key, row) in rows {
+        for (key, mut row) in rows {
+            row.gives_receiver = row.returns.is_some_and(|class| class == "self");
+            row.returns = row.returns.filter(|class| *class != "self");
             for name in alternatives(&key) {
-                self.rows.insert(Name::new(&name).as_str(), row.clone().intern(&name));
+                let name = Name::new(&name);
+                self.rows.insert(name.as_str(), Row { name: Some(name), ..row.clone() });
             }
         }
         Ok(())
