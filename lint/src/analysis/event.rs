@@ -53,6 +53,7 @@ impl<'e, 'p> Given<'e, 'p> {
 }
 
 /// Modes that hold where an event stands.
+#[expect(clippy::struct_excessive_bools, reason = "they are independent switches")]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Modes {
     /// Gradients are recorded.

@@ -185,7 +185,7 @@ pub(super) struct Interpreter<'p> {
 }
 
 impl<'p> Interpreter<'p> {
-    pub fn new(project: &'p Project, table: &'p Table, entry: FileId) -> Self {
+    pub(super) fn new(project: &'p Project, table: &'p Table, entry: FileId) -> Self {
         let terms = Terms::default();
         let start = Site { file: entry, span: Span::default() };
         let root = PathNode { parent: None, condition: terms.yes, site: start, frame: FrameId(0) };
@@ -239,7 +239,7 @@ impl<'p> Interpreter<'p> {
     }
 
     /// Runs the entry file as the main program, and its `main` if it is Rust.
-    pub fn run_entry(&mut self) -> Tree {
+    pub(super) fn run_entry(&mut self) -> Tree {
         self.run_file(self.entry);
         if self.project.file(self.entry).module.language == crate::model::Language::Rust {
             let main = Key::Global(self.entry, Name::new("main"));
@@ -251,16 +251,16 @@ impl<'p> Interpreter<'p> {
         std::mem::take(&mut self.tree).into()
     }
 
-    pub fn function(&self, function: FunctionRef) -> &'p Function {
+    pub(super) fn function(&self, function: FunctionRef) -> &'p Function {
         self.project.file(function.file).module.function(function.index)
     }
 
-    pub fn object(&self, id: ObjectId) -> &Object<'p> {
+    pub(super) fn object(&self, id: ObjectId) -> &Object<'p> {
         &self.objects[id.0 as usize]
     }
 
     /// The object behind a term, the inner module's for `Inner`.
-    pub fn object_of(&self, term: Term) -> Option<&Object<'p>> {
+    pub(super) fn object_of(&self, term: Term) -> Option<&Object<'p>> {
         match *self.terms.kind(term) {
             TermKind::Object(id) => Some(self.object(id)),
             _ => None,
@@ -341,7 +341,7 @@ impl<'p> Interpreter<'p> {
         id
     }
 
-    pub fn path_now(&self) -> PathId {
+    pub(super) fn path_now(&self) -> PathId {
         *self.path.last().expect("the root path is never popped")
     }
 

@@ -5,6 +5,11 @@
 //! are spliced in, paths that end the process by an error are left out, and what follows an
 //! arm that leaves is folded into the other arm.
 
+#![expect(
+    clippy::many_single_char_names,
+    reason = "`a` and `b` are two runs, `x` and `y` a step of each: pairs are what this is about"
+)]
+
 use std::rc::Rc;
 
 use super::facts::Wrapper;
@@ -94,14 +99,12 @@ struct Flow<'a, 'p> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Ends {
     Falls,
-    /// On some path only.
-    Maybe,
     Leaves,
     /// By an error: the path is not compared.
     Error,
 }
 
-impl<'p> Program<'p> {
+impl Program<'_> {
     /// The specialised run of a tree on one rank.
     pub fn steps(&self, tree: &[Node], sample: Sample, counted: Counted) -> Steps {
         let mut flow = Flow { program: self, sample, counted, budget: 200_000 };
@@ -204,7 +207,7 @@ impl<'p> Program<'p> {
         for pair in pairs {
             match pair {
                 (Some(x), Some(y)) => {
-                    self.compare(std::slice::from_ref(x), std::slice::from_ref(y), samples, found)
+                    self.compare(std::slice::from_ref(x), std::slice::from_ref(y), samples, found);
                 }
                 (Some(x), None) => {
                     let instead = b.iter().find_map(first_event_of);
@@ -328,7 +331,7 @@ impl<'p> Flow<'_, 'p> {
                 _ => self.node(node, &mut steps),
             };
             match ends {
-                Ends::Falls | Ends::Maybe => {}
+                Ends::Falls => {}
                 Ends::Leaves | Ends::Error => return (steps, ends),
             }
         }
@@ -394,7 +397,7 @@ impl<'p> Flow<'_, 'p> {
             let (inner, ends) = self.list(taken);
             steps.extend(inner);
             return match ends {
-                Ends::Falls | Ends::Maybe => None,
+                Ends::Falls => None,
                 _ => Some(ends),
             };
         }
@@ -402,8 +405,8 @@ impl<'p> Flow<'_, 'p> {
         let (mut b, mut b_ends) = self.list(otherwise);
         match (a_ends, b_ends) {
             (Ends::Error, Ends::Error) => return Some(Ends::Error),
-            (Ends::Error, ends) => return self.only(b, ends, steps),
-            (ends, Ends::Error) => return self.only(a, ends, steps),
+            (Ends::Error, ends) => return only(b, ends, steps),
+            (ends, Ends::Error) => return only(a, ends, steps),
             (Ends::Falls, Ends::Falls) => {
                 push_if(steps, condition, site, a, b);
                 return None;
@@ -427,14 +430,6 @@ impl<'p> Flow<'_, 'p> {
         }
         push_if(steps, condition, site, a, b);
         Some(if a_ends == b_ends { a_ends } else { Ends::Leaves })
-    }
-
-    fn only(&mut self, arm: Vec<Step>, ends: Ends, steps: &mut Vec<Step>) -> Option<Ends> {
-        steps.extend(arm);
-        match ends {
-            Ends::Falls | Ends::Maybe => None,
-            _ => Some(ends),
-        }
     }
 
     /// What decides how often a loop runs, as one term.
@@ -500,6 +495,12 @@ impl<'p> Flow<'_, 'p> {
             })
         })
     }
+}
+
+/// Takes an arm whose other arm ends by an error.
+fn only(arm: Vec<Step>, ends: Ends, steps: &mut Vec<Step>) -> Option<Ends> {
+    steps.extend(arm);
+    (ends != Ends::Falls).then_some(ends)
 }
 
 /// An `If` whose arms do the same is none.

@@ -284,10 +284,10 @@ impl Terms {
                     facts.taint = facts.taint.with(Taint::RANK);
                 }
             }
-            TermKind::Parameter { name, .. } => {
-                if rank_by_name(name).is_some_and(RankKind::differs) {
-                    facts.taint = Taint::RANK;
-                }
+            TermKind::Parameter { name, .. }
+                if rank_by_name(name).is_some_and(RankKind::differs) =>
+            {
+                facts.taint = Taint::RANK;
             }
             TermKind::Negative(of) | TermKind::Not(of) => add(&[*of]),
             TermKind::Item(a, b) | TermKind::Binary(_, a, b) | TermKind::Compare(_, a, b) => {
@@ -484,7 +484,6 @@ impl Terms {
             TermKind::Attribute(_, name) | TermKind::Parameter { name, .. } => {
                 value_by_name(name, sample)
             }
-            TermKind::Object(_) | TermKind::Function { .. } | TermKind::Class(_) => None,
             TermKind::Binary(op, left, right) => arithmetic(*op, value(*left)?, value(*right)?),
             TermKind::Negative(of) => match value(*of)? {
                 Const::Int(n) => Some(Const::Int(n.checked_neg()?)),
@@ -640,7 +639,7 @@ fn number(value: Const) -> Option<f64> {
 fn compare(op: CompareOp, left: Const, right: Const) -> Option<bool> {
     match op {
         CompareOp::Eq => Some(match (number(left), number(right)) {
-            (Some(a), Some(b)) => a == b,
+            (Some(a), Some(b)) => a.total_cmp(&b).is_eq(),
             _ => left == right,
         }),
         CompareOp::Is => Some(left == right),

@@ -167,7 +167,9 @@ fn inner_class(program: &Program<'_>, wrapper: ObjectId) -> Option<ClassRef> {
 
 /// The wrapped class is known, and has the attribute.
 fn inner_has(program: &Program<'_>, wrapper: ObjectId, name: Name) -> bool {
-    let Some(module) = program.wrapped_module(wrapper).and_then(|m| m.single()) else {
+    let Some(module) =
+        program.wrapped_module(wrapper).and_then(super::super::analysis::value::Value::single)
+    else {
         return false;
     };
     let Some(class) = inner_class(program, wrapper) else { return false };

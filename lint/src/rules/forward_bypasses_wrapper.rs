@@ -127,7 +127,7 @@ for step in range(100):
         check_files(&[
             (
                 "trainer.py",
-                r#"
+                r"
 class Trainer:
     def __init__(self, model, optimizer):
         self.wrapped = model
@@ -140,7 +140,7 @@ class Trainer:
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
-"#,
+",
             ),
             (
                 "main.py",
@@ -167,7 +167,7 @@ if __name__ == "__main__":
     #[test]
     fn a_rust_trainer_that_goes_through_module_counts() {
         check_rust(
-            r#"
+            r"
 use tch::nn::ModuleT;
 struct Learner { ddp: tch_ddp::Ddp<tch::nn::SequentialT>, opt: tch::nn::Optimizer }
 impl Learner {
@@ -187,14 +187,14 @@ fn main() -> anyhow::Result<()> {
     let mut learner = Learner { ddp, opt };
     learner.learn(&tch::Tensor::new(), &tch::Tensor::new())
 }
-"#,
+",
         );
     }
 
     #[test]
     fn data_parallel_with_a_custom_step_counts() {
         check_python(
-            r#"
+            r"
 import torch
 net = torch.nn.DataParallel(torch.nn.Linear(3, 3)).cuda()
 opt = torch.optim.SGD(net.parameters(), 0.1)
@@ -202,7 +202,7 @@ for _ in range(3):
     out = net.module.forward(torch.rand(2, 3))  # ~ forward-bypasses-wrapper
     out.mean().backward()
     opt.step()
-"#,
+",
         );
     }
 

@@ -152,7 +152,11 @@ fn check_rust_samplers(program: &Program<'_>, report: &mut Report<'_>) {
         let Some(sampler) = call.receiver.as_ref().and_then(|r| program.object_in(r)) else {
             continue;
         };
-        let Some(epoch) = call.value_at(0, "epoch").and_then(|v| v.single()) else { continue };
+        let Some(epoch) =
+            call.value_at(0, "epoch").and_then(super::super::analysis::value::Value::single)
+        else {
+            continue;
+        };
         let is_fixed = program.terms().as_int(epoch).is_some();
         let quiet = program
             .attribute_now(program.term_of(sampler.id), "shuffle")

@@ -1,4 +1,4 @@
-use crate::analysis::{Alternative, Term};
+use crate::analysis::Term;
 use crate::prelude::*;
 use crate::table::Role;
 
@@ -48,7 +48,7 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
                 .value
                 .alternatives
                 .iter()
-                .filter(move |s| is_sampler(program, s))
+                .filter(move |s| is_sampler(program, s.term))
                 .map(move |s| (on.when, s))
         });
         let mut both = both.filter(|(when, s)| program.can_both_hold(*when, s.when));
@@ -67,14 +67,14 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
     }
 }
 
-fn is_sampler(program: &Program<'_>, alternative: &Alternative) -> bool {
+fn is_sampler(program: &Program<'_>, term: Term) -> bool {
     let known = |term: Term| {
         program.object_of(term).is_some_and(|o| {
             matches!(o.role, Role::DistributedSampler | Role::OtherSampler)
                 || program.class_of(o).is_some()
         })
     };
-    known(alternative.term)
+    known(term)
 }
 
 #[cfg(test)]

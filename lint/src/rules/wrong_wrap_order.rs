@@ -89,7 +89,11 @@ fn converted_after(program: &Program<'_>, report: &mut Report<'_>) {
 fn changed_after(program: &Program<'_>, report: &mut Report<'_>) {
     for role in [Role::ChangeKind, Role::Move] {
         for (event, call) in program.calls(role) {
-            let Some(receiver) = call.receiver.as_ref().and_then(|r| r.single()) else { continue };
+            let Some(receiver) =
+                call.receiver.as_ref().and_then(super::super::analysis::value::Value::single)
+            else {
+                continue;
+            };
             let Some((wrapper, Wrapper::Ddp)) = program.wrapper_of(receiver) else { continue };
             let object = program.object(wrapper);
             if object.event.is_none_or(|made| made >= event.id) {
@@ -116,7 +120,9 @@ fn never_moved(
     wrapper: crate::analysis::ObjectId,
     event: &Event<'_>,
 ) -> bool {
-    let Some(module) = program.wrapped_module(wrapper).and_then(|m| m.single()) else {
+    let Some(module) =
+        program.wrapped_module(wrapper).and_then(super::super::analysis::value::Value::single)
+    else {
         return false;
     };
     let has_ids = program
@@ -154,7 +160,8 @@ fn state_before_move(program: &Program<'_>, report: &mut Report<'_>) {
                 && moving.receiver.as_ref().is_some_and(|r| r.terms().any(|t| modules.contains(&t)))
         });
         let Some((moved, moving)) = moved else { continue };
-        let receiver = moving.receiver.as_ref().and_then(|r| r.single());
+        let receiver =
+            moving.receiver.as_ref().and_then(super::super::analysis::value::Value::single);
         if receiver.is_some_and(|module| moved_between(program, module, event)) {
             continue;
         }

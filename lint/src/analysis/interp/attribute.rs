@@ -310,12 +310,11 @@ impl<'p> Interpreter<'p> {
     }
 
     pub(super) fn environment_value(&mut self, name: &str) -> Value {
-        let term = match self.environment(name) {
-            Some(kind) => self.terms.make(TermKind::Rank(kind)),
-            None => {
-                let dotted = Name::new(&format!("os.environ.{name}"));
-                self.terms.make(TermKind::Outside(dotted))
-            }
+        let term = if let Some(kind) = Self::environment(name) {
+            self.terms.make(TermKind::Rank(kind))
+        } else {
+            let dotted = Name::new(&format!("os.environ.{name}"));
+            self.terms.make(TermKind::Outside(dotted))
         };
         self.value(term)
     }
@@ -334,7 +333,6 @@ impl<'p> Interpreter<'p> {
         let annotation = match &annotation.kind {
             ExprKind::Index { value, index } => match value.last_name().as_deref() {
                 Some("Rc" | "Arc" | "Box" | "Ref" | "RefMut" | "MutexGuard") => index,
-                Some("Ddp") => annotation,
                 _ => annotation,
             },
             _ => annotation,

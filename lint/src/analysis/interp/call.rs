@@ -234,7 +234,7 @@ impl<'p> Interpreter<'p> {
             return self.call_partial(term, arguments, site, expr);
         }
         if role == Role::Loss {
-            return self.told_call(Role::Loss, row, None, Some(term), arguments, site, expr);
+            return self.told_call((Role::Loss, row), Some(term), arguments, site, expr);
         }
         let is_module = self.is_module(term);
         if is_module {
@@ -279,6 +279,7 @@ impl<'p> Interpreter<'p> {
     }
 
     /// Runs a module's forward, through its wrapper or past it, and tells that it ran.
+    #[expect(clippy::needless_pass_by_value, reason = "every caller has a list of its own to give")]
     pub(super) fn forward(
         &mut self,
         module: Term,
@@ -309,13 +310,12 @@ impl<'p> Interpreter<'p> {
             None => None,
         };
         self.modes = modes;
-        let value = match ran {
-            Some(value) => self.with_origin(value, event, site),
-            None => {
-                let mut from: Vec<Value> = arguments.iter().map(|a| a.value.clone()).collect();
-                from.extend(event.map(|e| self.marked(e, site)));
-                self.derived_value(site, &from)
-            }
+        let value = if let Some(value) = ran {
+            self.with_origin(value, event, site)
+        } else {
+            let mut from: Vec<Value> = arguments.iter().map(|a| a.value.clone()).collect();
+            from.extend(event.map(|e| self.marked(e, site)));
+            self.derived_value(site, &from)
         };
         if let Some(event) = event
             && let EventKind::Forward(forward) = &mut self.events[event.0 as usize].kind
@@ -439,14 +439,13 @@ impl<'p> Interpreter<'p> {
     /// Tells a call with a role; its result depends on what went in, and on the call.
     pub(super) fn told_call(
         &mut self,
-        role: Role,
-        row: Option<&'p crate::table::Row>,
-        name: Option<Name>,
+        (role, row): (Role, Option<&'p crate::table::Row>),
         receiver: Option<Term>,
         arguments: Vec<ArgumentValue<'p>>,
         site: Site,
         expr: Option<&'p Expr>,
     ) -> Value {
+        let name = None;
         let receiver = receiver.map(|t| self.value(t));
         let mut from: Vec<Value> = arguments.iter().map(|a| a.value.clone()).collect();
         from.extend(receiver.clone());
@@ -711,25 +710,17 @@ impl<'p> Interpreter<'p> {
     fn bind(&mut self, callee: Callee, arguments: &[ArgumentValue<'p>], site: Site) {
         let definition = self.function(callee.function);
         let mut parameters = definition.parameters.as_slice();
-        let mut shift = 0;
         if let (Some(bound), Some((first, rest))) = (callee.bound, parameters.split_first()) {
             let value = self.value(bound);
             self.bind_one(first, value);
             parameters = rest;
-        } else if definition.has_receiver() && !self.is_bound_call(arguments) {
-            // `Class.method(object, ..)`: the receiver is the first argument.
-            shift = 0;
         }
         let orphan = self.frame().orphan && arguments.is_empty();
-        let mut position = shift;
+        let mut position = 0;
         for parameter in parameters {
             let value = self.argument_for(parameter, &mut position, arguments, orphan, site);
             self.bind_one(parameter, value);
         }
-    }
-
-    fn is_bound_call(&self, arguments: &[ArgumentValue<'p>]) -> bool {
-        arguments.is_empty()
     }
 
     fn argument_for(
@@ -808,12 +799,11 @@ impl<'p> Interpreter<'p> {
     }
 
     fn bind_one(&mut self, parameter: &'p Parameter, value: Value) {
-        match &parameter.pattern {
-            Some(pattern) => self.assign(pattern, &value, false),
-            None => {
-                let key = Key::Variable(self.frame, parameter.name);
-                self.write(key, value);
-            }
+        if let Some(pattern) = &parameter.pattern {
+            self.assign(pattern, &value, false);
+        } else {
+            let key = Key::Variable(self.frame, parameter.name);
+            self.write(key, value);
         }
     }
 

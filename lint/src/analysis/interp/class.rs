@@ -174,7 +174,7 @@ impl<'p> Interpreter<'p> {
     }
 
     /// A neural network module: of the project, or a layer.
-    pub fn is_module(&self, term: Term) -> bool {
+    pub(crate) fn is_module(&self, term: Term) -> bool {
         let Some(object) = self.object_of(term) else {
             return matches!(self.terms.kind(term), TermKind::Inner(_));
         };
@@ -188,7 +188,7 @@ impl<'p> Interpreter<'p> {
         }
     }
 
-    pub fn is_module_class(&self, class: ClassRef) -> bool {
+    pub(crate) fn is_module_class(&self, class: ClassRef) -> bool {
         let module = Name::new("torch.nn.Module");
         let base = self.class_role(class).1;
         if base.is_some_and(|b| self.table.is_a(b, module)) {

@@ -258,7 +258,7 @@ impl<'p> Interpreter<'p> {
     fn membership(&mut self, op: CompareOp, left: Term, right: Term) -> Option<Term> {
         let term = if self.is_environment(right) {
             let name = self.terms.as_str(left)?;
-            if self.environment(&name).is_some() || is_launch_variable(&name) {
+            if Self::environment(&name).is_some() || is_launch_variable(&name) {
                 self.terms.make(TermKind::Distributed)
             } else {
                 return None;
@@ -282,7 +282,7 @@ impl<'p> Interpreter<'p> {
     }
 
     /// What a launcher's variable holds.
-    pub(super) fn environment(&self, name: &str) -> Option<RankKind> {
+    pub(super) fn environment(name: &str) -> Option<RankKind> {
         Some(match name {
             "RANK" | "SLURM_PROCID" | "OMPI_COMM_WORLD_RANK" | "PMI_RANK" | "PMIX_RANK" => {
                 RankKind::Rank

@@ -12,9 +12,9 @@ use crate::analysis::term::{
 use crate::analysis::value::Value;
 use crate::model::{ClassIndex, FunctionIndex, Language, Name, Site};
 
-impl<'p> Interpreter<'p> {
+impl Interpreter<'_> {
     /// A project without an entry: all files run, as if imported.
-    pub fn run_library(&mut self, language: Language) -> Tree {
+    pub(crate) fn run_library(&mut self, language: Language) -> Tree {
         let files: Vec<_> = self
             .project
             .files
@@ -29,7 +29,7 @@ impl<'p> Interpreter<'p> {
     }
 
     /// Runs every function of the reached files that did not run.
-    pub fn run_orphans(&mut self) -> Vec<(FunctionRef, Tree)> {
+    pub(crate) fn run_orphans(&mut self) -> Vec<(FunctionRef, Tree)> {
         let mut trees = Vec::new();
         self.run_wrapped_forwards();
         let mut files: Vec<_> = self.files_run.iter().copied().collect();
@@ -173,21 +173,21 @@ impl<'p> Interpreter<'p> {
         self.function(function).parameters.first().is_some_and(|p| p.name == "self")
     }
 
-    pub fn term_of(&self, object: ObjectId) -> Term {
+    pub(crate) fn term_of(&self, object: ObjectId) -> Term {
         self.object_terms[object.0 as usize]
     }
 
     /// Where attributes of a term are kept: those of `Inner` on the module itself.
-    pub fn stored(&self, term: Term) -> Term {
+    pub(crate) fn stored(&self, term: Term) -> Term {
         self.stored_on(term)
     }
 
-    pub fn deep_facts_of(&self, term: Term) -> (Taint, Origins) {
+    pub(crate) fn deep_facts_of(&self, term: Term) -> (Taint, Origins) {
         self.deep_facts(term, 3)
     }
 
     /// The events behind a value, those of a container's contents included.
-    pub fn deep_origins(&self, value: &Value) -> Origins {
+    pub(crate) fn deep_origins(&self, value: &Value) -> Origins {
         let mut all = Origins::new();
         for term in value.terms() {
             all.extend(self.deep_facts(term, 3).1);
@@ -196,20 +196,20 @@ impl<'p> Interpreter<'p> {
     }
 
     /// Everything a list or dict is known to hold.
-    pub fn contents_of(&self, container: Term) -> Vec<Value> {
+    pub(crate) fn contents_of(&self, container: Term) -> Vec<Value> {
         self.contents(container)
     }
 
-    pub fn now(&self, key: &Key) -> Option<&Value> {
+    pub(crate) fn now(&self, key: &Key) -> Option<&Value> {
         self.store.get(key)
     }
 
-    pub fn member_of(&self, class: ClassRef, name: Name) -> Option<Term> {
+    pub(crate) fn member_of(&self, class: ClassRef, name: Name) -> Option<Term> {
         self.class_member(class, name)
     }
 
     /// Whether a sample rank gets past all conditions of a path.
-    pub fn holds_on(&self, path: PathId, sample: Sample) -> Option<bool> {
+    pub(crate) fn holds_on(&self, path: PathId, sample: Sample) -> Option<bool> {
         let mut unknown = false;
         let mut at = Some(path);
         while let Some(id) = at {

@@ -741,7 +741,7 @@ impl<'p> Interpreter<'p> {
                 return self.value(receiver);
             }
         }
-        if call.row.is_some_and(|r| r.is_class()) {
+        if call.row.is_some_and(Row::is_class) {
             return self.plain_effect(call, event);
         }
         let value = self.result(call, None, Taint::NONE);
@@ -1057,7 +1057,6 @@ impl<'p> Interpreter<'p> {
                 Some(self.table.is_a(base, canonical))
             }
             (ObjectClass::Outside(_), TermKind::Class(_)) => Some(false),
-            (ObjectClass::List | ObjectClass::Dict, _) => None,
             _ => None,
         }
     }
@@ -1066,13 +1065,12 @@ impl<'p> Interpreter<'p> {
         let name = name.single().and_then(|t| self.terms.as_str(t))?;
         let mut alternatives = Vec::new();
         for alternative in value.alternatives.clone() {
-            let term = match self.knows_attribute(alternative.term, name) {
-                Some(known) => self.terms.bool(known),
-                None => {
-                    let text = self.terms.constant(Const::Str(name));
-                    let parts = [alternative.term, text].into();
-                    self.terms.make(TermKind::Apply(Name::new("hasattr"), parts))
-                }
+            let term = if let Some(known) = self.knows_attribute(alternative.term, name) {
+                self.terms.bool(known)
+            } else {
+                let text = self.terms.constant(Const::Str(name));
+                let parts = [alternative.term, text].into();
+                self.terms.make(TermKind::Apply(Name::new("hasattr"), parts))
             };
             alternatives.push(crate::analysis::value::Alternative { when: alternative.when, term });
         }

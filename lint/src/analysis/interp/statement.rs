@@ -906,8 +906,10 @@ fn holds_break(body: &[Stmt]) -> bool {
                 || holds_break(finally)
         }
         // Rust jumps may stand in expressions; assume one.
-        StmtKind::Expr(Expr { kind: ExprKind::Block { .. } | ExprKind::Match { .. } | ExprKind::Conditional { .. }, .. }) => true,
-        StmtKind::Assign { value: Some(Expr { kind: ExprKind::Match { .. } | ExprKind::Conditional { .. } | ExprKind::Block { .. }, .. }), .. } => true,
+        StmtKind::Expr(expr) | StmtKind::Assign { value: Some(expr), .. } => matches!(
+            expr.kind,
+            ExprKind::Block { .. } | ExprKind::Match { .. } | ExprKind::Conditional { .. }
+        ),
         _ => false,
     })
 }
