@@ -67,10 +67,13 @@ pub fn language_of(path: &str) -> Option<Language> {
     }
 }
 
-/// Lowers all texts. Those of no known language are left out.
+/// Lowers all texts. Those of no known language are left out, and so are those in a language of
+/// which no file is reported: a program in one language reaches no file in another.
 pub fn load(input: Input) -> (Project, Vec<Crash>) {
     let Input { root, mut sources, manifests, torch } = input;
-    sources.retain(|source| language_of(&source.path).is_some());
+    let reported = sources.iter().filter(|source| source.reported);
+    let wanted: FxHashSet<_> = reported.filter_map(|source| language_of(&source.path)).collect();
+    sources.retain(|source| language_of(&source.path).is_some_and(|l| wanted.contains(&l)));
     sources.sort_by(|a, b| a.path.cmp(&b.path));
     let crates = Arc::new(crates(&sources, &manifests));
     let lowered: Vec<(SourceFile, Option<Crash>)> = sources
