@@ -157,3 +157,5 @@ impl<'p> Editor<'p> {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tree_tests;

@@ -125,28 +125,29 @@ impl Cause<'_> {
     /// What of Python 2 stands here, if anything.
     fn python2(&self) -> Option<&'static str> {
         let before = &self.text[self.statement.min(self.at())..self.at()];
-        let statement = &self.text[self.statement..];
-        let keyword = before.trim_end();
+        // Of `if x: print y` what stands behind the colon.
+        let clause = before.rsplit([':', ';']).next().unwrap_or(before).trim_start();
+        let next = self.rest().as_bytes().first().copied().unwrap_or(0);
+        let is_literal_end = |letters: &str| {
+            let start = before.len().saturating_sub(letters.len());
+            before.get(start..).is_some_and(|end| end.eq_ignore_ascii_case(letters))
+        };
         match self.error.error {
-            ParseErrorType::SimpleStatementsOnSameLine if keyword == "print" => {
+            _ if clause.trim_end() == "print" && clause != "print" => {
                 Some("`print` without parentheses")
             }
-            ParseErrorType::SimpleStatementsOnSameLine if keyword == "exec" => {
+            _ if clause.trim_end() == "exec" && clause != "exec" => {
                 Some("`exec` without parentheses")
             }
-            ParseErrorType::SimpleStatementsOnSameLine
-                if matches!(self.rest().as_bytes(), [b'L' | b'l', ..])
-                    && before.ends_with(|c: char| c.is_ascii_hexdigit()) =>
+            _ if self.word().eq_ignore_ascii_case("l")
+                && before.ends_with(|c: char| c.is_ascii_hexdigit()) =>
             {
                 Some("a number with the suffix `L`")
             }
-            ParseErrorType::SimpleStatementsOnSameLine
-                if keyword.to_ascii_lowercase().ends_with("ur")
-                    && self.rest().starts_with(['"', '\'']) =>
-            {
+            _ if matches!(next, b'"' | b'\'') && is_literal_end("ur") => {
                 Some("a string with the prefix `ur`")
             }
-            ParseErrorType::UnparenthesizedTupleExpression if statement.starts_with("raise ") => {
+            ParseErrorType::UnparenthesizedTupleExpression if clause.starts_with("raise ") => {
                 Some("`raise` with a comma")
             }
             ParseErrorType::Lexical(LexicalErrorType::UnrecognizedToken { tok: '`' }) => {
@@ -156,11 +157,11 @@ impl Cause<'_> {
                 Some("a number that starts with `0`")
             }
             ParseErrorType::ExpectedToken { found: TokenKind::Lpar, .. }
-                if statement.starts_with("def ") =>
+                if before.starts_with("def ") =>
             {
                 Some("a parameter in parentheses")
             }
-            _ if self.rest().starts_with('>') && before.ends_with('<') => Some("the operator `<>`"),
+            _ if next == b'>' && before.ends_with('<') => Some("the operator `<>`"),
             _ => None,
         }
     }

@@ -15,7 +15,7 @@ mod stmt;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
-mod tree_tests;
+pub(super) mod tree_tests;
 
 use ruff_python_ast as ast;
 use ruff_python_ast::token::{Token, TokenKind};

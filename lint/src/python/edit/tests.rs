@@ -5,7 +5,7 @@ use crate::model::{Expr, ExprKind, FileId};
 use crate::python::lower;
 use crate::python::walk::{self, Node};
 
-fn file(text: &str) -> SourceFile {
+pub(super) fn file(text: &str) -> SourceFile {
     SourceFile {
         id: FileId(0),
         path: "a.py".to_owned(),
@@ -16,7 +16,7 @@ fn file(text: &str) -> SourceFile {
 }
 
 /// Makes the edits; the result must parse.
-fn apply(text: &str, edits: Vec<Edit>) -> String {
+pub(super) fn apply(text: &str, edits: Vec<Edit>) -> String {
     let mut edits = edits;
     edits.sort_by_key(|edit| edit.site.span);
     let after = crate::fixes::edited(text, &edits.iter().collect::<Vec<_>>());

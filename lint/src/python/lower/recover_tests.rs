@@ -121,7 +121,12 @@ y = Int(1)",
     );
     for (source, what) in [
         ("exec 'a'", "`exec` without parentheses"),
+        ("if x: print 'a', y", "`print` without parentheses"),
+        ("def f(self): print self", "`print` without parentheses"),
+        ("if x: raise E, 'a'", "`raise` with a comma"),
         ("x = 1L", "a number with the suffix `L`"),
+        ("f(0xffL, 2)", "a number with the suffix `L`"),
+        ("f(ur\"\"\"a\"\"\")", "a string with the prefix `ur`"),
         ("x = ur'a'", "a string with the prefix `ur`"),
         ("raise E, 'a'", "`raise` with a comma"),
         ("x = `y`", "a value in backticks"),
@@ -256,6 +261,23 @@ fn places_are_those_of_the_given_text() {
     super::tests::check_spans(source, &module);
     let texts: Vec<_> = module.body.iter().map(|stmt| &source[stmt.span.range()]).collect();
     assert_eq!(texts, ["if 'ä' = b:\r\n\tf(x)", "g(y,", "z = h(w)"]);
+}
+
+#[test]
+fn every_kind_of_syntax_is_placed_behind_a_mend() {
+    let chain = (0..99).map(|n| format!("    elif a{n}: b\n")).collect::<Vec<_>>().concat();
+    let source = format!(
+        "ä = 1\ndef f():\n    if q = 1: pass\n    if x: y\n{chain}    z = lambda a=1, *b: (yield from c), {{**d}}\n    \
+         match u:\n        case [v, *_] | {{'k': w, **o}} | C(p, q=r) as s if t: f'{{x!r:{{y}}}}'\n    \
+         async with g as h: del i[1:2, (j := k)]\n"
+    );
+    let module = lower(&source);
+    super::tests::check_spans(&source, &module);
+    assert_eq!(module.errors.len(), 1, "{:?}", module.errors);
+    for function in &module.functions {
+        let name = &source[function.name_span.range()];
+        assert!(*function.name == *name || name == "lambda", "{name}");
+    }
 }
 
 #[test]

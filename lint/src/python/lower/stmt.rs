@@ -122,7 +122,7 @@ impl Lowering<'_> {
             .iter()
             .map(|clause| (clause.range(), clause.test.as_ref(), &clause.body[..]));
         let arms = std::iter::once(first).chain(rest).map(|(range, test, body)| {
-            let at = Span::new(range.start().to_u32(), range.start().to_u32());
+            let at = self.span(TextRange::empty(range.start()));
             let end = body.last().map_or(range.end(), Ranged::end);
             Arm {
                 span: self.span(TextRange::new(range.start(), end)),
@@ -132,7 +132,7 @@ impl Lowering<'_> {
             }
         });
         let arms = arms.collect();
-        let at = Span::new(node.start().to_u32(), node.start().to_u32());
+        let at = self.span(TextRange::empty(node.start()));
         StmtKind::Match { subject: Expr::new(at, ExprKind::Literal(Literal::None)), arms }
     }
 

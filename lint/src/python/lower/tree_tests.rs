@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::lower;
 use super::tests::check_spans;
 
-fn python_files(root: &Path) -> Vec<PathBuf> {
+pub(in crate::python) fn python_files(root: &Path) -> Vec<PathBuf> {
     ignore::WalkBuilder::new(root)
         .standard_filters(false)
         .build()
@@ -27,7 +27,7 @@ fn lower_tree(root: &Path) -> (usize, usize) {
     (n_files, n_broken)
 }
 
-fn torch() -> Option<PathBuf> {
+pub(in crate::python) fn torch() -> Option<PathBuf> {
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")))?;
     let lib = cache.join("ddp-lint/torch-2.13.0/venv/lib");
