@@ -119,6 +119,10 @@ class A():
 y = Int(1)",
         &[&format!("2: {PRINT} at \"'a'\"")],
     );
+}
+
+#[test]
+fn each_word_of_python_2_is_known() {
     for (source, what) in [
         ("exec 'a'", "`exec` without parentheses"),
         ("if x: print 'a', y", "`print` without parentheses"),
@@ -266,11 +270,15 @@ fn places_are_those_of_the_given_text() {
 #[test]
 fn every_kind_of_syntax_is_placed_behind_a_mend() {
     let chain = (0..99).map(|n| format!("    elif a{n}: b\n")).collect::<Vec<_>>().concat();
-    let source = format!(
-        "ä = 1\ndef f():\n    if q = 1: pass\n    if x: y\n{chain}    z = lambda a=1, *b: (yield from c), {{**d}}\n    \
-         match u:\n        case [v, *_] | {{'k': w, **o}} | C(p, q=r) as s if t: f'{{x!r:{{y}}}}'\n    \
-         async with g as h: del i[1:2, (j := k)]\n"
-    );
+    let source = [
+        "ä = 1\ndef f():\n    if q = 1: pass\n    if x: y\n",
+        &chain,
+        "    z = lambda a=1, *b: (yield from c), {**d}\n",
+        "    match u:\n",
+        "        case [v, *_] | {'k': w, **o} | C(p, q=r) as s if t: f'{x!r:{y}}'\n",
+        "    async with g as h: del i[1:2, (j := k)]\n",
+    ]
+    .concat();
     let module = lower(&source);
     super::tests::check_spans(&source, &module);
     assert_eq!(module.errors.len(), 1, "{:?}", module.errors);

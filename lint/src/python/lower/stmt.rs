@@ -6,7 +6,7 @@ use ruff_text_size::{Ranged, TextRange};
 use super::{DEPTH_MAX, ELIF_MAX, Lowering};
 use crate::model::{
     Arm, Class, ClassIndex, ClassKind, Expr, ExprKind, Field, Function, FunctionIndex, Handler,
-    Import, Imported, Literal, LoopHeader, Name, Parameter, ParameterKind, Span, Stmt, StmtKind,
+    Import, Imported, Literal, LoopHeader, Name, Parameter, ParameterKind, Stmt, StmtKind,
     WithItem,
 };
 
