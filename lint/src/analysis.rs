@@ -76,7 +76,7 @@ pub fn entries(project: &Project) -> Vec<Entry> {
         let of_language = || project.files.iter().filter(|f| f.module.language == language);
         let files: Vec<FileId> = match language {
             Language::Python => crate::python::entries(project),
-            Language::Rust => project.imports.rust_entries(),
+            Language::Rust => project.crates.entries(),
         };
         if files.is_empty() && of_language().next().is_some() {
             entries.push(Entry { file: None, language });

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rayon::prelude::*;
+use rustc_hash::FxHashMap;
 
 use crate::config::{Overrides, Settings, TorchVersion};
 use crate::crash::Crash;
@@ -140,7 +141,7 @@ fn load_project(
     let texts: Vec<read::Outcome> =
         files.par_iter().map(|(path, _)| read::read(path, &request.overlay)).collect();
     let mut sources = Vec::with_capacity(files.len());
-    let mut facts = Vec::with_capacity(files.len());
+    let mut facts = FxHashMap::default();
     for ((path, found), text) in files.into_iter().zip(texts) {
         let read = match text {
             read::Outcome::Text(read) => read,
@@ -157,24 +158,22 @@ fn load_project(
                 continue;
             }
         };
+        let relative = relative(&path, &root);
         sources.push(Source {
-            path: relative(&path, &root),
+            path: relative.clone(),
             text: read.text,
             reported: found.reported,
             error: read.error,
         });
-        facts.push(FileFacts {
+        let of_file = FileFacts {
             settings: configs.of_file(&path),
             path,
             byte_order_mark: read.byte_order_mark,
             frozen: read.frozen,
             cells: read.cells,
-        });
+        };
+        facts.insert(relative, of_file);
     }
-    // The order of ids is that of the relative paths.
-    let mut order: Vec<usize> = (0..sources.len()).collect();
-    order.sort_by(|a, b| sources[*a].path.cmp(&sources[*b].path));
-    let facts = order.into_iter().map(|index| facts[index].clone()).collect();
     let manifests: Vec<(String, Arc<str>)> = manifests
         .iter()
         .filter_map(|path| {
@@ -185,6 +184,8 @@ fn load_project(
     let torch = target.map_or_else(|| stated_torch(&root, &manifests), TorchRange::exactly);
     let input = Input { root, sources, manifests, torch };
     let (project, crashes) = linter::load(input);
+    // The linter leaves out what it does not need.
+    let facts = project.files.iter().filter_map(|file| facts.remove(&file.path)).collect();
     workspace.projects.push(Loaded { project, files: facts, crashes });
 }
 

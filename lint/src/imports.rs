@@ -41,8 +41,4 @@ impl Imports for ByLanguage {
         }
         self.python.submodule(parent, entry, name)
     }
-
-    fn rust_entries(&self) -> Vec<FileId> {
-        self.rust.entries()
-    }
 }

@@ -2,26 +2,31 @@
 //!
 //! No I/O. The result does not depend on the number of threads or the order of the texts.
 
-use std::collections::hash_map;
+mod programs;
+mod session;
+mod settle;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use rayon::prelude::*;
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashSet;
 
-use crate::analysis::{self, Entry, Program};
+use crate::analysis::{self, Entry};
 use crate::config::Settings;
 use crate::crash::{Crash, catch};
-use crate::finding::{Finding, Level};
+use crate::finding::Finding;
 use crate::imports::ByLanguage;
-use crate::model::{FileId, Language, Module, ParseError, Site};
+use crate::model::{FileId, Language, Module, ParseError};
 use crate::project::{Project, SourceFile};
-use crate::rule::{Report, Rule};
+use crate::rule::Rule;
 use crate::rules::RULES;
 use crate::rust::crates::{Crates, Manifest, RustFile};
-use crate::suppress;
-use crate::table::Table;
 use crate::torch::TorchRange;
+use programs::run_all;
+use settle::{conclude, conclude_without_programs};
+
+pub use session::Session;
 
 /// A text to lint.
 #[derive(Clone, Debug)]
@@ -67,6 +72,16 @@ pub fn language_of(path: &str) -> Option<Language> {
     }
 }
 
+/// How many syntax errors a text has, as the file of that path.
+pub fn n_syntax_errors(path: &str, text: &str) -> usize {
+    let module = match language_of(path) {
+        Some(Language::Python) => crate::python::lower(text),
+        Some(Language::Rust) => crate::rust::lower(text, "crate"),
+        None => return 0,
+    };
+    module.errors.len()
+}
+
 /// Lowers all texts. Those of no known language are left out, and so are those in a language of
 /// which no file is reported: a program in one language reaches no file in another.
 pub fn load(input: Input) -> (Project, Vec<Crash>) {
@@ -82,8 +97,11 @@ pub fn load(input: Input) -> (Project, Vec<Crash>) {
         .map(|(index, source)| lower(FileId(index as u32), source, &crates))
         .collect();
     let (files, crashes): (Vec<_>, Vec<_>) = lowered.into_iter().unzip();
-    let imports = Box::new(ByLanguage::new(&files, crates));
-    (Project { root, files, torch, manifests, imports }, crashes.into_iter().flatten().collect())
+    let imports = Box::new(ByLanguage::new(&files, crates.clone()));
+    (
+        Project { root, files, torch, manifests, crates, imports },
+        crashes.into_iter().flatten().collect(),
+    )
 }
 
 /// All findings in reported files. `settings` gives those that govern a file.
@@ -92,179 +110,38 @@ pub fn lint(project: &Project, settings: SettingsOf<'_, '_>) -> Outcome {
 }
 
 fn lint_with(rules: &[&Rule], project: &Project, settings: SettingsOf<'_, '_>) -> Outcome {
-    let wanted: Vec<&Rule> = rules
-        .iter()
-        .filter(|rule| project.files.iter().any(|file| settings(file).runs(rule.name)))
-        .copied()
-        .collect();
-    let mut outcome = Outcome::default();
-    // Users may have declared names of their own.
-    let matters = |file: &SourceFile| {
+    if !matters(project, settings) {
+        return conclude_without_programs(project, settings);
+    }
+    match entries(project) {
+        Ok(entries) => {
+            let wanted = wanted(rules, project, settings);
+            conclude(project, &run_all(&wanted, project, &entries, settings, &|_| None), settings)
+        }
+        Err(crash) => Outcome { findings: Vec::new(), crashes: vec![crash] },
+    }
+}
+
+/// Some file speaks of torch, so that rules can find something.
+fn matters(project: &Project, settings: SettingsOf<'_, '_>) -> bool {
+    project.files.par_iter().any(|file| {
+        // Users may have declared names of their own.
         crate::torch::is_mentioned(&file.text) || settings(file).names.is_some()
-    };
-    if !project.files.par_iter().any(matters) {
-        let all = project.files.iter().map(|file| file.id).collect();
-        outcome.findings = settle(project, Vec::new(), &all, settings);
-        sort(project, &mut outcome.findings);
-        return outcome;
-    }
-    let entries = match catch(|| "finding the programs".to_owned(), || analysis::entries(project)) {
-        Ok(entries) => entries,
-        Err(crash) => return Outcome { findings: Vec::new(), crashes: vec![crash] },
-    };
-    let tables = Tables::new(project, &entries, settings);
-    let ran: Vec<(Outcome, FxHashSet<FileId>)> = entries
-        .par_iter()
-        .map(|&entry| run(&wanted, project, tables.of(project, entry, settings), entry))
-        .collect();
-    let mut reached = FxHashSet::default();
-    for (one, files) in ran {
-        outcome.findings.extend(one.findings);
-        outcome.crashes.extend(one.crashes);
-        reached.extend(files);
-    }
-    let findings = without_repetitions(outcome.findings);
-    outcome.findings = settle(project, findings, &reached, settings);
-    sort(project, &mut outcome.findings);
-    outcome
+    })
 }
 
-/// The tables of outside names: the built-in one, and those with rows of users, by these rows.
-struct Tables {
-    extended: FxHashMap<Arc<str>, Table>,
-}
-
-impl Tables {
-    fn new(project: &Project, entries: &[Entry], settings: SettingsOf<'_, '_>) -> Self {
-        let mut extended = FxHashMap::default();
-        for entry in entries {
-            let Some(rows) = Self::rows(project, *entry, settings) else { continue };
-            extended.entry(rows.clone()).or_insert_with(|| {
-                let mut table = Table::built_in().clone();
-                // Rows that are none were refused when the configuration was read.
-                let _ = table.add(rows);
-                table
-            });
-        }
-        Self { extended }
-    }
-
-    fn of(&self, project: &Project, entry: Entry, settings: SettingsOf<'_, '_>) -> &Table {
-        let rows = Self::rows(project, entry, settings);
-        rows.and_then(|rows| self.extended.get(rows)).unwrap_or_else(|| Table::built_in())
-    }
-
-    /// The user's rows for a program: those of its entry's configuration.
-    fn rows<'s>(
-        project: &Project,
-        entry: Entry,
-        settings: SettingsOf<'_, 's>,
-    ) -> Option<&'s Arc<str>> {
-        let file = entry.file.map_or_else(|| project.files.first(), |id| Some(project.file(id)));
-        settings(file?).names.as_ref()
-    }
-}
-
-/// Runs one program and all rules over it; also tells which files it reaches.
-fn run(
-    rules: &[&Rule],
+/// The rules that run in some file.
+fn wanted<'r>(
+    rules: &[&'r Rule],
     project: &Project,
-    table: &Table,
-    entry: Entry,
-) -> (Outcome, FxHashSet<FileId>) {
-    let doing = || {
-        let file = entry.file.map_or("a library", |entry| &project.file(entry).path);
-        format!("following the program `{file}`")
-    };
-    match catch(doing, || Program::new(project, table, entry)) {
-        Ok(program) => {
-            let ids = project.files.iter().map(|file| file.id);
-            (check(rules, &program), ids.filter(|id| program.reaches(*id)).collect())
-        }
-        Err(crash) => {
-            let outcome = Outcome { findings: Vec::new(), crashes: vec![crash] };
-            (outcome, FxHashSet::default())
-        }
-    }
-}
-
-fn check(rules: &[&Rule], program: &Program<'_>) -> Outcome {
-    let project = program.project();
-    let mut outcome = Outcome::default();
-    for rule in rules.iter().filter(|rule| rule.languages.contains(&program.language)) {
-        let doing = || {
-            let entry = program.entry.map_or("a library", |entry| &project.file(entry).path);
-            format!("rule `{}` on the program `{entry}`", rule.name)
-        };
-        let checked = catch(doing, || {
-            let mut report = Report::new(rule);
-            (rule.check)(program, &mut report);
-            report.into_findings()
-        });
-        match checked {
-            Ok(findings) => outcome.findings.extend(findings),
-            Err(crash) => outcome.crashes.push(crash),
-        }
-    }
-    outcome
-}
-
-/// Several programs reach the same code: a finding is told once, at its highest level.
-fn without_repetitions(findings: Vec<Finding>) -> Vec<Finding> {
-    let mut kept: Vec<Finding> = Vec::with_capacity(findings.len());
-    let mut index_of = FxHashMap::<(&'static str, Site), usize>::default();
-    for finding in findings {
-        match index_of.entry((finding.rule, finding.site)) {
-            hash_map::Entry::Vacant(entry) => {
-                entry.insert(kept.len());
-                kept.push(finding);
-            }
-            hash_map::Entry::Occupied(entry) => {
-                let other = &mut kept[*entry.get()];
-                if finding.level > other.level {
-                    *other = finding;
-                }
-            }
-        }
-    }
-    kept
-}
-
-/// Keeps what the settings and the comments of each reported file let pass.
-fn settle(
-    project: &Project,
-    findings: Vec<Finding>,
-    reached: &FxHashSet<FileId>,
     settings: SettingsOf<'_, '_>,
-) -> Vec<Finding> {
-    let mut by_file: Vec<Vec<Finding>> = vec![Vec::new(); project.files.len()];
-    for finding in findings {
-        by_file[finding.file().0 as usize].push(finding);
-    }
-    let reported = project.files.iter().zip(by_file).filter(|(file, _)| file.reported);
-    let settled = reported.flat_map(|(file, mut findings)| {
-        let path = project.root.join(&file.path);
-        let settings = settings(file);
-        let level = |rule: &str, level| settings.level(rule, &path, level);
-        findings.retain(|finding| level(finding.rule, finding.level).is_some());
-        let runs = |rule: &str| level(rule, Level::Error).is_some();
-        let is_reached = reached.contains(&file.id);
-        let mut findings = suppress::apply(file, findings, runs, is_reached);
-        for finding in &mut findings {
-            finding.level = level(finding.rule, finding.level).unwrap_or(finding.level);
-        }
-        findings
-    });
-    settled.collect()
+) -> Vec<&'r Rule> {
+    let runs = |rule: &&&Rule| project.files.iter().any(|file| settings(file).runs(rule.name));
+    rules.iter().filter(runs).copied().collect()
 }
 
-fn sort(project: &Project, findings: &mut [Finding]) {
-    findings.sort_by(|a, b| {
-        let key =
-            |finding: &Finding| (finding.site.span.start, finding.rule, finding.site.span.end);
-        let path = |finding: &Finding| &project.file(finding.file()).path;
-        path(a).cmp(path(b)).then_with(|| key(a).cmp(&key(b)))
-    });
+fn entries(project: &Project) -> Result<Vec<Entry>, Crash> {
+    catch(|| "finding the programs".to_owned(), || analysis::entries(project))
 }
 
 /// Which crates the Rust sources are.
@@ -314,9 +191,12 @@ fn empty(language: Language) -> Module {
 
 #[cfg(test)]
 mod tests {
+    use super::settle::without_repetitions;
     use super::*;
-    use crate::finding::Harm;
-    use crate::model::Span;
+    use crate::analysis::Program;
+    use crate::finding::{Harm, Level};
+    use crate::model::{Site, Span};
+    use crate::rule::Report;
     use crate::rule::testing::project;
     use crate::rule::{BOTH, FixKind};
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::model::{FileId, Module};
+use crate::rust::crates::Crates;
 use crate::torch::TorchRange;
 
 #[derive(Debug)]
@@ -26,6 +27,8 @@ pub struct Project {
     pub torch: TorchRange,
     /// `Cargo.toml`, `pyproject.toml` and `setup.cfg` files: path and text.
     pub manifests: Vec<(String, Arc<str>)>,
+    /// The crates that the Rust files are.
+    pub crates: Arc<Crates>,
     /// How the files' imports lead to each other.
     pub imports: Box<dyn Imports>,
 }
@@ -38,11 +41,6 @@ pub trait Imports: Send + Sync {
 
     /// The module `name` below the package or module that `parent` is.
     fn submodule(&self, parent: FileId, entry: FileId, name: &str) -> Resolution;
-
-    /// The roots of Rust crates that can be run.
-    fn rust_entries(&self) -> Vec<FileId> {
-        Vec::new()
-    }
 }
 
 /// What an import path leads to.

@@ -6,7 +6,7 @@ mod divergent_collective;
 mod divergent_forward;
 mod fixed_device_in_forward;
 mod forward_bypasses_wrapper;
-mod invalid_syntax;
+pub(crate) mod invalid_syntax;
 mod local_value_decides;
 mod loss_inside_model;
 mod missing_set_epoch;

@@ -4,10 +4,13 @@
 //! finding's own line, or alone on the line above either. Comments that suppress nothing, or
 //! name no rule, are findings of their own.
 
+mod add;
 mod directive;
 mod statements;
 
 use rustc_hash::FxHashSet;
+
+pub use add::additions;
 
 use crate::finding::{Applicability, Edit, Finding, Fix};
 use crate::lines::Lines;
@@ -48,25 +51,25 @@ pub fn apply(
 /// The lines on which a comment suppresses a finding at a place: the comment stands on one of
 /// `on`, or alone directly above one of `below`.
 #[derive(Debug)]
-pub(crate) struct Reach {
-    pub(crate) on: [u32; 3],
-    pub(crate) below: [u32; 2],
+struct Reach {
+    on: [u32; 3],
+    below: [u32; 2],
 }
 
 /// Finds the reach of suppressions for places in one file.
-pub(crate) struct Reaches<'f> {
+struct Reaches<'f> {
     file: &'f SourceFile,
     lines: Lines<'f>,
     statements: Statements,
 }
 
 impl<'f> Reaches<'f> {
-    pub(crate) fn new(file: &'f SourceFile) -> Self {
+    fn new(file: &'f SourceFile) -> Self {
         let (lines, statements) = (Lines::new(&file.text), Statements::of(&file.module));
         Self { file, lines, statements }
     }
 
-    pub(crate) fn of(&self, place: Span) -> Reach {
+    fn of(&self, place: Span) -> Reach {
         let own = self.lines.line_at(place.start);
         let Some(statement) = self.statement(place) else {
             return Reach { on: [own; 3], below: [own; 2] };
@@ -100,41 +103,6 @@ impl<'f> Reaches<'f> {
         };
         (first..body_line).rev().find(is_code).unwrap_or(first)
     }
-}
-
-/// Where a suppression comment for a finding can stand.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Spot {
-    /// The first line of the statement, from 1.
-    pub line: u32,
-    /// The statement is all of that line, and no comment follows it: one can.
-    pub is_whole_statement: bool,
-    /// An `allow(…)` stands on that line already.
-    pub has_allow: bool,
-}
-
-/// For each finding in `file`, the spot of its suppression comment.
-pub fn spots(file: &SourceFile, findings: &[&Finding]) -> Vec<Spot> {
-    let reaches = Reaches::new(file);
-    let lines = &reaches.lines;
-    let line_of = |span: Span| lines.line_at(span.start);
-    let commented: FxHashSet<u32> =
-        file.module.comments.iter().map(|comment| line_of(comment.span)).collect();
-    let directives = directives(file);
-    let is_allow = |directive: &&Directive| directive.verb == Verb::Allow;
-    let allowed: FxHashSet<u32> =
-        directives.iter().filter(is_allow).map(|directive| line_of(directive.comment)).collect();
-    findings
-        .iter()
-        .map(|finding| {
-            let [first, last, _] = reaches.of(finding.site.span).on;
-            Spot {
-                line: first,
-                is_whole_statement: first == last && !commented.contains(&first),
-                has_allow: allowed.contains(&first),
-            }
-        })
-        .collect()
 }
 
 struct Allows<'f> {

@@ -128,11 +128,11 @@ impl Run<'_> {
                 .iter()
                 .filter(|finding| self.check.advice || finding.level > Level::Advice)
                 .collect();
-            let texts = super::allow::add(loaded, &wanted);
-            n_findings += texts.iter().map(|text| text.n_findings).sum::<usize>();
-            n_files += texts.len();
-            for text in texts {
-                if let Err(why) = write(loaded.facts(text.file), &text.text) {
+            let allowed = super::allow::add(loaded, &wanted);
+            n_findings += allowed.n_findings;
+            n_files += allowed.texts.len();
+            for (file, text) in allowed.texts {
+                if let Err(why) = write(loaded.facts(file), &text) {
                     return fail(&why);
                 }
             }

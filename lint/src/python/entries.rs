@@ -239,6 +239,7 @@ mod tests {
             files,
             torch: TorchRange::default(),
             manifests: manifests.collect(),
+            crates: std::sync::Arc::default(),
             imports,
         };
         let found = entries(&project);

@@ -1,4 +1,6 @@
 use crate::prelude::*;
+use crate::project::Project;
+use crate::torch;
 
 declare_rule! {
     /// A file of a program that uses torch or tch does not parse.
@@ -48,18 +50,14 @@ declare_rule! {
     };
 }
 
-fn check(program: &Program<'_>, report: &mut Report<'_>) {
-    let is_about_torch = program
-        .project()
-        .files
-        .iter()
-        .any(|file| program.reaches(file.id) && mentions_torch(&file.text));
-    for file in &program.project().files {
-        if file.module.language != program.language || file.module.errors.is_empty() {
-            continue;
-        }
-        let reached = program.reaches(file.id) && is_about_torch;
-        if !reached && !mentions_torch(&file.text) {
+/// Errors are a matter of files, not of programs: see `errors`.
+fn check(_: &Program<'_>, _: &mut Report<'_>) {}
+
+/// The errors of all files that use torch or tch, or are part of a program that does.
+pub(crate) fn errors(project: &Project, is_part: impl Fn(FileId) -> bool) -> Vec<Finding> {
+    let mut report = Report::new(&RULE);
+    for file in &project.files {
+        if !is_part(file.id) && !torch::is_mentioned(&file.text) {
             continue;
         }
         for error in &file.module.errors {
@@ -72,10 +70,7 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
                 );
         }
     }
-}
-
-fn mentions_torch(text: &str) -> bool {
-    text.contains("torch") || text.contains("tch::")
+    report.into_findings()
 }
 
 #[cfg(test)]
