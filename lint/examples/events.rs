@@ -17,9 +17,10 @@ fn main() {
     for crash in crashes {
         println!("{crash}");
     }
-    for entry in analysis::entries(&project) {
-        let program = Program::new(&project, Table::built_in(), entry);
-        let name = entry.file.map_or("library", |f| &project.file(f).path);
+    let entries = analysis::entries(&project);
+    for planned in analysis::plan(&project, &entries) {
+        let program = Program::new(&project, Table::built_in(), &planned);
+        let name = planned.entry.file.map_or("library", |f| &project.file(f).path);
         println!("== {name}: distributed {}", program.is_distributed());
         println!("{}", dump::events(&program));
     }

@@ -8,6 +8,7 @@ pub mod event;
 pub mod facts;
 mod interp;
 pub mod rankflow;
+pub mod reach;
 pub mod term;
 pub mod value;
 
@@ -30,6 +31,7 @@ use crate::model::{Class, Expr, FileId, Function, Language, Name, Site};
 use crate::project::Project;
 use crate::table::{Flag, Role, Table};
 use interp::{Interpreter, Key};
+pub use reach::{Planned, plan};
 
 /// Where a program starts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -87,15 +89,21 @@ pub fn entries(project: &Project) -> Vec<Entry> {
 }
 
 impl<'p> Program<'p> {
-    /// Runs the program from its entry, then what nothing in it is seen to call.
-    pub fn new(project: &'p Project, table: &'p Table, entry: Entry) -> Self {
+    /// Runs the program from its entry, then what nothing in it is seen to call. A program that
+    /// no part of speaks of several devices is not run: nothing can be found in it but its files.
+    pub fn new(project: &'p Project, table: &'p Table, planned: &Planned) -> Self {
+        let entry = planned.entry;
         let first = entry.file.unwrap_or(FileId(0));
         let mut run = Interpreter::new(project, table, first);
-        let tree = match entry.file {
-            Some(_) => run.run_entry(),
-            None => run.run_library(entry.language),
-        };
-        let orphan_trees = run.run_orphans();
+        let (mut tree, mut orphan_trees) = (Tree::from([]), Vec::new());
+        if planned.is_parallel {
+            tree = match entry.file {
+                Some(_) => run.run_entry(),
+                None => run.run_library(entry.language),
+            };
+            orphan_trees = run.run_orphans(&planned.owned);
+        }
+        run.files_run.extend(&planned.files);
         Self {
             project,
             entry: entry.file,
@@ -246,7 +254,10 @@ impl<'p> Program<'p> {
             Role::DistributedSampler,
             Role::NewGroup,
         ];
-        roles.iter().any(|&role| self.calls(role).next().is_some())
+        // What nobody calls does not happen; in a library everything may.
+        roles.iter().any(|&role| {
+            self.calls(role).any(|(event, _)| self.entry.is_none() || !self.is_orphan(event))
+        })
     }
 
     /// The conditions under which an event runs, callers' included, innermost first.

@@ -106,6 +106,9 @@ impl<'p> Program<'p> {
         if wanted(kind) {
             return true;
         }
+        if self.terms().is_huge(term) {
+            return false;
+        }
         let any = |parts: &[Term]| parts.iter().any(|&t| self.mentions(t, wanted));
         match kind {
             TermKind::Attribute(of, _) | TermKind::Not(of) | TermKind::Negative(of) => {
@@ -463,6 +466,9 @@ impl<'p> Program<'p> {
 
     /// What a condition settles, as atoms and whether they hold.
     fn literals(&self, condition: Term, holds: bool, into: &mut Vec<(Term, bool)>) {
+        if self.terms().is_huge(condition) {
+            return;
+        }
         match self.terms().kind(condition) {
             TermKind::And(parts) if holds => {
                 parts.iter().for_each(|&p| self.literals(p, holds, into));

@@ -132,10 +132,10 @@ pub struct ClassInfo {
 }
 
 /// Steps after which everything further is opaque.
-const STEPS_MAX: u64 = 4_000_000;
+const STEPS_MAX: u64 = 1_500_000;
 const DEPTH_MAX: u32 = 700;
 /// Runs of one function body in one program; later ones are opaque.
-const VISITS_MAX: u32 = 60;
+const VISITS_MAX: u32 = 24;
 const STACK_RED_ZONE: usize = 256 * 1024;
 const STACK_SEGMENT: usize = 4 * 1024 * 1024;
 
@@ -361,6 +361,9 @@ impl<'p> Interpreter<'p> {
 
     /// Books what a condition settles: `a and not b` settles `a` and `b`.
     fn note_known(&mut self, condition: Term, holds: bool, add: bool) {
+        if self.terms.is_huge(condition) {
+            return;
+        }
         match self.terms.kind(condition).clone() {
             TermKind::And(parts) if holds => {
                 for part in parts {
@@ -392,6 +395,9 @@ impl<'p> Interpreter<'p> {
             && (yes > 0) != (no > 0)
         {
             return Some(yes > 0);
+        }
+        if self.terms.is_huge(condition) {
+            return None;
         }
         match self.terms.kind(condition) {
             TermKind::Const(value) => Some(super::term::truth(*value)),

@@ -153,7 +153,12 @@ struct Facts {
     taint: Taint,
     /// The events whose results went into it, sorted.
     origins: Origins,
+    /// Number of terms it is written with, shared parts counted again.
+    size: u32,
 }
+
+/// Conditions larger than this are not looked into: they count as unknown.
+const SIZE_MAX: u32 = 400;
 
 /// A rank for which conditions are evaluated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -211,6 +216,11 @@ impl Terms {
         self.facts[term.0 as usize].taint
     }
 
+    /// So large that nobody looks into it.
+    pub fn is_huge(&self, term: Term) -> bool {
+        self.facts[term.0 as usize].size > SIZE_MAX
+    }
+
     pub fn origins(&self, term: Term) -> &[EventId] {
         &self.facts[term.0 as usize].origins
     }
@@ -266,12 +276,13 @@ impl Terms {
     }
 
     fn facts_of(&self, kind: &TermKind) -> Facts {
-        let mut facts = Facts::default();
+        let mut facts = Facts { size: 1, ..Facts::default() };
         let mut add = |terms: &[Term]| {
             for &term in terms {
                 let of = &self.facts[term.0 as usize];
                 facts.taint = facts.taint.with(of.taint);
                 merge(&mut facts.origins, &of.origins);
+                facts.size = facts.size.saturating_add(of.size);
             }
         };
         match kind {
@@ -472,7 +483,7 @@ impl Terms {
         if let Some(value) = known(term) {
             return Some(Const::Bool(value));
         }
-        if depth == 0 {
+        if depth == 0 || self.is_huge(term) {
             return None;
         }
         let value = |t: Term| self.evaluate_with(t, sample, known, depth - 1);

@@ -1,7 +1,7 @@
 //! Code that nothing in the program is seen to call: it runs with unknown arguments, and
 //! what it is guarded by is unknown.
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::call::Callee;
 use super::{Interpreter, Key, ObjectClass};
@@ -10,7 +10,7 @@ use crate::analysis::term::{
     ClassRef, FunctionRef, ObjectId, Origins, Sample, Taint, Term, TermKind,
 };
 use crate::analysis::value::Value;
-use crate::model::{ClassIndex, FunctionIndex, Language, Name, Site};
+use crate::model::{ClassIndex, FileId, FunctionIndex, Language, Name, Site};
 
 impl Interpreter<'_> {
     /// A project without an entry: all files run, as if imported.
@@ -29,10 +29,11 @@ impl Interpreter<'_> {
     }
 
     /// Runs every function of the reached files that did not run.
-    pub(crate) fn run_orphans(&mut self) -> Vec<(FunctionRef, Tree)> {
+    pub(crate) fn run_orphans(&mut self, owned: &FxHashSet<FileId>) -> Vec<(FunctionRef, Tree)> {
         let mut trees = Vec::new();
         self.run_wrapped_forwards();
-        let mut files: Vec<_> = self.files_run.iter().copied().collect();
+        let mut files: Vec<_> =
+            self.files_run.iter().copied().filter(|file| owned.contains(file)).collect();
         files.sort_unstable();
         let mut objects = FxHashMap::default();
         for file in files {

@@ -90,7 +90,7 @@ impl<'p> Interpreter<'p> {
             TermKind::Outside(_) | TermKind::Module(_) | TermKind::Package(_) => return None,
             TermKind::Const(Const::Str(_)) | TermKind::Text(_) => {
                 let row = table.any_method(method);
-                return row.filter(|row| row.role == Role::Passthrough);
+                return row.filter(|row| matches!(row.role, Role::Passthrough | Role::PathExists));
             }
             _ => {
                 let tensor = self.is_rust().then(|| Name::new("tch.Tensor"));
