@@ -246,18 +246,20 @@ impl<'p> Program<'p> {
 
     /// A process group, a DDP wrapper, started processes or a framework that launches them.
     pub fn is_distributed(&self) -> bool {
-        let roles = [
-            Role::InitGroup,
-            Role::WrapDdp,
-            Role::Spawn,
-            Role::Framework,
-            Role::DistributedSampler,
-            Role::NewGroup,
-        ];
         // What nobody calls does not happen; in a library everything may.
-        roles.iter().any(|&role| {
-            self.calls(role).any(|(event, _)| self.entry.is_none() || !self.is_orphan(event))
-        })
+        let happens = |event: &Event<'p>| self.entry.is_none() || !self.frame(event.frame).orphan;
+        let starts = |role: Role| self.calls(role).any(|(event, _)| happens(event));
+        let spawns = self
+            .calls(Role::Spawn)
+            .any(|(event, call)| happens(event) && self.has_flag(call, Flag::RankFirst));
+        // A wrap under "if it is distributed" does not make it so.
+        let wraps = self.calls(Role::WrapDdp).any(|(event, _)| {
+            happens(event)
+                && !self.tests(event.path, &|kind| {
+                    matches!(kind, TermKind::Distributed | TermKind::Rank(RankKind::WorldSize))
+                })
+        });
+        starts(Role::InitGroup) || starts(Role::Framework) || spawns || wraps
     }
 
     /// The conditions under which an event runs, callers' included, innermost first.
@@ -316,7 +318,12 @@ impl<'p> Program<'p> {
     /// Whether the event stands in code whose callers are all unknown: its guards and
     /// arguments are then unknown too.
     pub fn is_orphan(&self, event: &Event<'p>) -> bool {
-        self.frame(event.frame).orphan
+        self.frame(event.frame).orphan || self.runs_in_parent(event)
+    }
+
+    /// The program starts its ranks itself, and the event is in the process that does.
+    fn runs_in_parent(&self, event: &Event<'p>) -> bool {
+        !event.modes.spawned && self.calls(Role::InitGroup).any(|(init, _)| init.modes.spawned)
     }
 
     /// The forwards whose outputs feed a backward.

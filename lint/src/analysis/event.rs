@@ -68,6 +68,8 @@ pub struct Modes {
     pub forward: Option<FrameId>,
     /// Inside a handler or the body of a `try` that catches.
     pub caught: bool,
+    /// In a process that the program started (`mp.spawn`).
+    pub spawned: bool,
 }
 
 #[derive(Clone, Debug)]

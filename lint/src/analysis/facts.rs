@@ -135,6 +135,10 @@ impl<'p> Program<'p> {
                 terms.find(kind).is_none_or(|t| terms.rank_kind(t).is_none())
             }
             TermKind::Apply(..) | TermKind::Outside(_) | TermKind::Item(..) => true,
+            // The answer of something unseen.
+            TermKind::Opaque { .. } => terms.find(kind).is_some_and(|t| {
+                terms.taint(t) == super::Taint::NONE && terms.origins(t).is_empty()
+            }),
             _ => false,
         })
     }
@@ -209,10 +213,15 @@ impl<'p> Program<'p> {
 impl<'p> Program<'p> {
     /// The value differs between the ranks of a run.
     pub fn depends_on_rank(&self, value: &Value) -> bool {
-        match self.value_on_all(value) {
-            Some(all) => all.iter().any(|v| *v != all[0]),
-            None => value.taint(self.terms()).has(super::Taint::RANK),
+        if let Some(all) = self.value_on_all(value) {
+            return all.iter().any(|v| *v != all[0]);
         }
+        let terms = self.terms();
+        value.alternatives.iter().any(|alternative| {
+            let holds = SAMPLES.map(|sample| terms.evaluate(alternative.when, sample));
+            terms.taint(alternative.term).has(super::Taint::RANK)
+                || holds.iter().any(|h| h.is_some() && *h != holds[0])
+        })
     }
 
     /// The constant `None`.

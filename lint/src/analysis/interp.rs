@@ -215,6 +215,7 @@ impl<'p> Interpreter<'p> {
                 wrapper: None,
                 forward: None,
                 caught: false,
+                spawned: false,
             },
             tree: Vec::new(),
             with_bodies: Vec::new(),

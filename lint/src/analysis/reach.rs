@@ -21,9 +21,29 @@ pub struct Planned {
 
 /// Words without which no program wraps a model or runs on several ranks.
 const WORDS: &[&str] = &[
-    "DataParallel", "data_parallel", "distributed", "tch_ddp", "accelerate", "Accelerator",
-    "lightning", "horovod", "deepspeed", "mmengine", "mmcv", "detectron2", "fabric", "Fabric",
-    "mp.spawn", "spawn(", "mpi4py", "fairscale", "Trainer", "ignite", "composer", "apex",
+    "DataParallel",
+    "data_parallel",
+    "distributed",
+    "Distributed",
+    "tch_ddp",
+    "accelerate",
+    "Accelerator",
+    "lightning",
+    "horovod",
+    "deepspeed",
+    "mmengine",
+    "mmcv",
+    "detectron2",
+    "fabric",
+    "Fabric",
+    "mp.spawn",
+    "spawn(",
+    "mpi4py",
+    "fairscale",
+    "Trainer",
+    "ignite",
+    "composer",
+    "apex",
 ];
 
 /// The programs of a project, each with its files. Every reached file has one owner: a

@@ -545,6 +545,7 @@ impl Terms {
                 | TermKind::Inner(_)
                 | TermKind::Text(_)
                 | TermKind::Rank(_)
+                | TermKind::SpawnIndex
         ) || matches!(self.as_const(term), Some(c) if c != Const::None)
     }
 }

@@ -1,4 +1,4 @@
-use crate::analysis::{EventKind, Sample};
+use crate::analysis::{Event, EventKind, Reach, Sample, Taint};
 use crate::prelude::*;
 use crate::table::Role;
 
@@ -71,11 +71,12 @@ declare_rule! {
 }
 
 fn check(program: &Program<'_>, report: &mut Report<'_>) {
-    if !program.is_distributed() {
+    if !program.is_distributed() || starts_on_some(program) {
         return;
     }
     for divergence in program.divergences() {
         let event = program.event(divergence.event);
+        let site = guarded_site(program, event);
         let does = ranks(divergence.does, divergence.does_not);
         let does_not = ranks(divergence.does_not, divergence.does);
         let name = called(program, divergence.event);
@@ -87,12 +88,14 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
             None => format!("{does_not} never call it: {does} wait until the timeout"),
         };
         let draft = report
-            .at(event.site, format!("only {does} run `{name}` here"))
+            .at(site, format!("only {does} run `{name}` here"))
             .why(consequence)
             .help("let every rank call it, and test the rank around what is done with the result");
         let tested = program
             .conditions(event.path)
-            .find(|node| program.terms().taint(node.condition).has(crate::analysis::Taint::RANK));
+            .find(|node| program.terms().taint(node.condition).has(Taint::RANK));
+        let draft =
+            if site == event.site { draft } else { draft.related(event.site, "it is run here") };
         let draft = match tested {
             Some(node) if node.site != event.site => {
                 draft.related(node.site, "the ranks part here")
@@ -103,6 +106,35 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
             draft.related(program.event(instead).site, format!("{does_not} run this instead"));
         }
     }
+}
+
+/// Only some ranks join the group: the program gives ranks different roles.
+fn starts_on_some(program: &Program<'_>) -> bool {
+    program.calls(Role::InitGroup).any(|(event, _)| program.reach(event.path) != Reach::Every)
+}
+
+/// The place under the rank test that leads to the collective: the collective itself, or the
+/// call of a function that runs it.
+fn guarded_site(program: &Program<'_>, event: &Event<'_>) -> Site {
+    let tests: Vec<_> = program
+        .conditions(event.path)
+        .filter(|node| program.terms().taint(node.condition).has(Taint::RANK))
+        .map(|node| node.frame)
+        .collect();
+    let Some(tested) = tests.last() else { return event.site };
+    let mut site = event.site;
+    let mut at = event.frame;
+    while at != *tested {
+        let frame = program.frame(at);
+        match (frame.call, frame.caller) {
+            (Some(call), Some(caller)) => {
+                site = call;
+                at = caller;
+            }
+            _ => return event.site,
+        }
+    }
+    site
 }
 
 /// The class that a sample stands for, beside another.
@@ -141,7 +173,7 @@ mod tests {
                 "
 import torch.distributed as dist
 def report(value):
-    dist.all_reduce(value)  # ~ divergent-collective: only rank 0 run `all_reduce`
+    dist.all_reduce(value)
     print(value)
 ",
             ),
@@ -157,7 +189,7 @@ if __name__ == '__main__':
     dist.init_process_group('nccl')
     for step in range(10):
         if is_chief() and step % 5 == 0:
-            report(torch.ones(1))
+            report(torch.ones(1))  # ~ divergent-collective: only rank 0 run `all_reduce`
 ",
             ),
         ]);

@@ -61,7 +61,9 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
     for (event, forward) in program.forwards() {
         let Via::Inner(wrapper) = forward.via else { continue };
         let Some(kind) = program.wrapper_kind(wrapper) else { continue };
-        if !event.modes.grad || !trained.contains(&event.id) {
+        // A wrapper class of the project's own may reach into itself.
+        let inside = program.frame(event.frame).receiver == Some(program.term_of(wrapper));
+        if inside || !event.modes.grad || !trained.contains(&event.id) {
             continue;
         }
         let finishes_forward = forward.arguments.iter().any(|argument| {

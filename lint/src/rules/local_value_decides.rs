@@ -1,3 +1,4 @@
+use crate::analysis::rankflow::LocalDecision;
 use crate::analysis::{EventKind, Term};
 use crate::prelude::*;
 use crate::table::Role;
@@ -81,11 +82,16 @@ declare_rule! {
     };
 }
 
+const DISK: &str = "its own look at the disk";
+
 fn check(program: &Program<'_>, report: &mut Report<'_>) {
     if !program.is_distributed() {
         return;
     }
     for decision in program.local_decisions() {
+        if is_about_loading(program, &decision) {
+            continue;
+        }
         let site = condition_site(program, decision.condition, decision.site);
         let source = source_of(program, decision.condition);
         let draft = report
@@ -98,6 +104,24 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
         if let Some(event) = decision.event {
             draft.related(program.event(event).site, "all ranks must do this together");
         }
+    }
+}
+
+/// A file test before what a framework loads by itself: every rank sees the same disk there, or
+/// the framework says so.
+fn is_about_loading(program: &Program<'_>, decision: &LocalDecision) -> bool {
+    if source_of(program, decision.condition) != DISK {
+        return false;
+    }
+    let Some(event) = decision.event else { return true };
+    match &program.event(event).kind {
+        EventKind::Call(call) => {
+            call.role != Role::Collective
+                || call.name.is_none_or(|n| {
+                    !(n.starts_with("torch.distributed.") || n.starts_with("tch_ddp."))
+                })
+        }
+        _ => true,
     }
 }
 
@@ -129,7 +153,7 @@ fn source_of(program: &Program<'_>, condition: Term) -> &'static str {
     let from_forward =
         origins.iter().any(|&o| matches!(program.event(o).kind, EventKind::Forward(_)));
     if of(Role::PathExists) {
-        "its own look at the disk"
+        DISK
     } else if of(Role::Time) {
         "its own clock"
     } else if from_forward || of(Role::Loss) {

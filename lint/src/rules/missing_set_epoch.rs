@@ -10,15 +10,17 @@ declare_rule! {
     ///
     /// ```python bad
     /// from torch.utils.data import DataLoader, DistributedSampler
+    /// from model import model
     ///
     /// data = list(range(8))
     /// loader = DataLoader(data, sampler=DistributedSampler(data))
     /// for epoch in range(10):
     ///     for x in loader:  # ~ missing-set-epoch
-    ///         pass
+    ///         model(x).backward()
     /// ```
     /// ```python good
     /// from torch.utils.data import DataLoader, DistributedSampler
+    /// from model import model
     ///
     /// data = list(range(8))
     /// sampler = DistributedSampler(data)
@@ -26,7 +28,7 @@ declare_rule! {
     /// for epoch in range(10):
     ///     sampler.set_epoch(epoch)
     ///     for x in loader:
-    ///         pass
+    ///         model(x).backward()
     /// ```
     /// ```rust bad
     /// use tch_ddp::{DistributedSampler, Launch, ProcessGroup};
@@ -131,7 +133,8 @@ fn epochs_over<'a>(
     program.all_loops().find_map(|(id, node)| {
         let over = node.over?;
         let walks = loaders.iter().any(|l| program.walks(over, program.term_of(l.id)));
-        walks.then(|| around(program, id).map(|outer| (node, outer)))?
+        let used = program.trains_in(id) || program.yields_in(node);
+        (walks && used).then(|| around(program, id).map(|outer| (node, outer)))?
     })
 }
 
@@ -171,6 +174,21 @@ fn check_rust_samplers(program: &Program<'_>, report: &mut Report<'_>) {
     }
 }
 
+impl Program<'_> {
+    /// A step of training stands in the loop.
+    pub(super) fn trains_in(&self, wanted: LoopId) -> bool {
+        [Role::Backward, Role::FusedStep, Role::OptimizerStep].iter().any(|&role| {
+            self.calls(role).any(|(event, _)| self.loops(event.loops).any(|(id, _)| id == wanted))
+        })
+    }
+
+    /// The loop hands its items on: whoever takes them may train.
+    fn yields_in(&self, node: &LoopNode) -> bool {
+        let function = self.frame(node.frame).function;
+        function.is_some_and(|f| self.function(f).is_generator)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -197,7 +215,7 @@ class Trainer:
             self.one()
     def one(self):
         for x in self.loader:  # ~ missing-set-epoch
-            pass
+            x.sum().backward()
 ",
             ),
             (

@@ -1,5 +1,5 @@
 use crate::analysis::facts::Wrapper;
-use crate::analysis::{Event, Term};
+use crate::analysis::{Event, Reach, Term};
 use crate::prelude::*;
 use crate::table::{Flag, Role};
 
@@ -55,8 +55,9 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
 /// The wrapper is made before the process group.
 fn before_group(program: &Program<'_>, report: &mut Report<'_>) {
     let groups: Vec<&Event<'_>> = program.calls(Role::InitGroup).map(|(e, _)| e).collect();
+    let with_roles = groups.iter().any(|g| program.reach(g.path) != Reach::Every);
     for (event, _) in program.calls(Role::WrapDdp) {
-        if program.is_orphan(event) || groups.iter().any(|g| g.id < event.id) {
+        if with_roles || program.is_orphan(event) || groups.iter().any(|g| g.id < event.id) {
             continue;
         }
         let later = groups.iter().find(|g| g.id > event.id && !program.is_orphan(g));

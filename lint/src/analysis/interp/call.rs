@@ -206,6 +206,9 @@ impl<'p> Interpreter<'p> {
     pub(super) fn wrapper_of(&self, module: Term) -> Option<ObjectId> {
         let value = self.read(&Key::Wrapper(module))?;
         let [only] = value.alternatives.as_slice() else { return None };
+        if self.settle(only.when) != Some(true) {
+            return None;
+        }
         match *self.terms.kind(only.term) {
             TermKind::Object(id) => Some(id),
             _ => None,

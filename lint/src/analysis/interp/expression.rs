@@ -10,6 +10,10 @@ use crate::model::{
 };
 use crate::table::Role;
 
+/// Containers written out at greater length are tables of data: only their first items are
+/// looked at.
+const CONTENTS_MAX: usize = 40;
+
 impl<'p> Interpreter<'p> {
     pub(super) fn eval(&mut self, expr: &'p Expr) -> Value {
         if self.spent() {
@@ -179,6 +183,7 @@ impl<'p> Interpreter<'p> {
         match self.terms.kind(display) {
             TermKind::Tuple(keys) => Some(
                 keys.iter()
+                    .take(CONTENTS_MAX)
                     .filter_map(|&k| self.store.get(&Key::Item(container, k)).cloned())
                     .collect(),
             ),
@@ -195,7 +200,7 @@ impl<'p> Interpreter<'p> {
                 if self.store.get(&grown).is_some() {
                     return None;
                 }
-                self.items_of(term)
+                self.items_of(term).filter(|items| items.len() < CONTENTS_MAX)
             }
             _ => None,
         }

@@ -507,7 +507,9 @@ impl<'p> Interpreter<'p> {
                 spread: false,
             })
             .collect();
+        let outer = std::mem::replace(&mut self.modes.spawned, true);
         self.call_value(&function, arguments, call.site, None);
+        self.modes.spawned = outer;
         self.plain_effect(
             &Outside {
                 arguments: Vec::new(),
