@@ -41,8 +41,10 @@ pub enum Step {
         then: Steps,
         otherwise: Steps,
     },
+    /// `counted`: how often it runs is known by its header; else only by its place.
     Loop {
         header: Term,
+        counted: bool,
         site: Site,
         body: Steps,
     },
@@ -150,7 +152,7 @@ impl Program<'_> {
                     self.decisions(then, found);
                     self.decisions(otherwise, found);
                 }
-                Step::Loop { header, site, body } => {
+                Step::Loop { header, site, body, .. } => {
                     let decides = matches!(self.terms().kind(*header), TermKind::Happened(_));
                     if !decides
                         && self.terms().taint(*header).has(super::Taint::LOCAL)
@@ -288,8 +290,12 @@ fn same(a: &Step, b: &Step) -> bool {
             Step::If { condition: x, then: t, otherwise: o, .. },
             Step::If { condition: y, then: u, otherwise: p, .. },
         ) => x == y && same_list(t, u) && same_list(o, p),
-        (Step::Loop { header: x, body, .. }, Step::Loop { header: y, body: other, .. }) => {
-            x == y && same_list(body, other)
+        (
+            Step::Loop { header: x, counted: a, body, .. },
+            Step::Loop { header: y, counted: b, body: other, .. },
+        ) => {
+            // That two loops over unknown things run equally often is for the user to say.
+            (x == y || !a && !b) && same_list(body, other)
         }
         _ => false,
     }
@@ -363,7 +369,9 @@ impl<'p> Flow<'_, 'p> {
                 let (inner, _) = self.list(body);
                 if first_event(&inner).is_some() {
                     let header = self.header(header, *site);
-                    steps.push(Step::Loop { header, site: *site, body: inner.into() });
+                    let place = TermKind::Happened(*site);
+                    let counted = *self.program.terms().kind(header) != place;
+                    steps.push(Step::Loop { header, counted, site: *site, body: inner.into() });
                 }
                 Ends::Falls
             }

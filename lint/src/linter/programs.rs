@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{Outcome, SettingsOf};
-use crate::analysis::{Entry, Program};
+use crate::analysis::{Entry, Planned, Program, plan};
 use crate::crash::catch;
 use crate::model::FileId;
 use crate::project::Project;
@@ -22,6 +22,8 @@ pub(super) struct Ran {
     pub(super) outcome: Outcome,
     /// The files that it is made of.
     pub(super) reached: FxHashSet<FileId>,
+    /// The files whose uncalled code it answers for.
+    owned: FxHashSet<FileId>,
     /// Some of these files speak of torch.
     pub(super) uses_torch: bool,
 }
@@ -35,13 +37,14 @@ pub(super) fn run_all(
     kept: &(dyn Fn(Entry) -> Option<Arc<Ran>> + Sync),
 ) -> Vec<Arc<Ran>> {
     let tables = Tables::new(project, entries, settings);
-    let ran = |entry: &Entry| {
-        kept(*entry).unwrap_or_else(|| {
-            let table = tables.of(project, *entry, settings);
-            Arc::new(run(rules, project, table, *entry))
+    let ran = |planned: &Planned| {
+        let known = kept(planned.entry).filter(|known| known.owned == planned.owned);
+        known.unwrap_or_else(|| {
+            let table = tables.of(project, planned.entry, settings);
+            Arc::new(run(rules, project, table, planned))
         })
     };
-    entries.par_iter().map(ran).collect()
+    plan(project, entries).par_iter().map(ran).collect()
 }
 
 /// The tables of outside names: the built-in one, and those with rows of users, by these rows.
@@ -81,23 +84,24 @@ impl Tables {
 }
 
 /// Runs one program and all rules over it.
-fn run(rules: &[&Rule], project: &Project, table: &Table, entry: Entry) -> Ran {
+fn run(rules: &[&Rule], project: &Project, table: &Table, planned: &Planned) -> Ran {
+    let (entry, owned) = (planned.entry, planned.owned.clone());
     let doing = || {
         let file = entry.file.map_or("a library", |entry| &project.file(entry).path);
         format!("following the program `{file}`")
     };
-    match catch(doing, || Program::new(project, table, entry)) {
+    match catch(doing, || Program::new(project, table, planned)) {
         Ok(program) => {
             let ids = project.files.iter().map(|file| file.id);
             let reached: FxHashSet<FileId> = ids.filter(|id| program.reaches(*id)).collect();
             let uses_torch = reached.iter().any(|id| is_mentioned(&project.file(*id).text));
-            Ran { entry, outcome: check(rules, &program), reached, uses_torch }
+            Ran { entry, outcome: check(rules, &program), reached, owned, uses_torch }
         }
         Err(crash) => {
             let outcome = Outcome { findings: Vec::new(), crashes: vec![crash] };
             // Whatever changes may mend it.
             let reached = project.files.iter().map(|file| file.id).collect();
-            Ran { entry, outcome, reached, uses_torch: false }
+            Ran { entry, outcome, reached, owned, uses_torch: false }
         }
     }
 }
