@@ -144,11 +144,15 @@ fn collect<'m>(body: &'m [Stmt], found: &mut Vec<&'m Import>) {
             }
             StmtKind::With { body, .. } | StmtKind::Block(body) => collect(body, found),
             StmtKind::Match { arms, .. } => {
-                arms.iter().for_each(|Arm { body, .. }| collect(body, found));
+                for Arm { body, .. } in arms {
+                    collect(body, found);
+                }
             }
             StmtKind::Try { body, handlers, otherwise, finally } => {
                 collect(body, found);
-                handlers.iter().for_each(|Handler { body, .. }| collect(body, found));
+                for Handler { body, .. } in handlers {
+                    collect(body, found);
+                }
                 collect(otherwise, found);
                 collect(finally, found);
             }

@@ -53,7 +53,7 @@ impl Session {
         let source = Source { path, text, reported: old.reported, error };
         if moved && language == Language::Rust {
             // The crate of a file decides how it is lowered.
-            self.load_again(file, source);
+            self.load_again(file, &source);
             return;
         }
         let (new, crash) = lower(file, source, &self.project.crates);
@@ -68,7 +68,7 @@ impl Session {
         }
     }
 
-    fn load_again(&mut self, file: FileId, source: Source) {
+    fn load_again(&mut self, file: FileId, source: &Source) {
         let old = std::mem::take(&mut self.project.files);
         let sources = old.into_iter().map(|old| {
             if old.id == file {
