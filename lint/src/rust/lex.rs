@@ -292,6 +292,10 @@ struct Depth {
     head: Head,
     /// Bracket pairs open inside a macro call.
     skipping: usize,
+    /// `#` or `#!` of an attribute.
+    hash: bool,
+    /// The end of the sign before.
+    sign_end: usize,
     /// A `}` has just closed: what follows decides whether the statement is over.
     closed_block: bool,
 }
@@ -331,13 +335,18 @@ impl Depth {
             }
         }
         let head = std::mem::take(&mut self.head);
+        let hash = std::mem::take(&mut self.hash);
         match token.kind {
+            // An attribute is no part of the tree that it stands on.
+            TokenKind::Punct(b'#') => self.hash = true,
+            TokenKind::Punct(b'!') if hash => self.hash = true,
+            TokenKind::Open(_) if hash => self.levels.push(std::mem::take(&mut self.top)),
             TokenKind::Open(_) if head == Head::Bang => {
                 self.skipping = 1;
                 self.add(1, 0);
             }
             TokenKind::Open(_) => {
-                self.add(2, 0);
+                self.add(1, 0);
                 self.levels.push(std::mem::take(&mut self.top));
             }
             TokenKind::Close(sign) => {
@@ -349,7 +358,12 @@ impl Depth {
             TokenKind::Punct(b';') => self.reset(true),
             TokenKind::Punct(b'<') => self.add(0, 1),
             TokenKind::Punct(b'!') if head == Head::Name => self.head = Head::Bang,
-            TokenKind::Punct(_) => self.add(1, 0),
+            TokenKind::Punct(sign) => {
+                // `..=`, `=>` and `::` are one sign.
+                let joins = self.sign_end == token.start && b"=>.:".contains(&sign);
+                self.add(usize::from(!joins), 0);
+                self.sign_end = token.end;
+            }
             TokenKind::Ident if is_keyword(text) => self.add(1, 0),
             TokenKind::Ident if head == Head::Bang => self.head = Head::Bang,
             TokenKind::Ident => self.head = Head::Name,

@@ -81,13 +81,15 @@ fn pieces(text: &str, balanced: bool) -> Vec<Span> {
     let mut starts = Vec::new();
     let mut depth = 0_usize;
     let mut item = ItemState::default();
+    // Doc comments belong to what follows them.
+    let mut last_end = 0;
     for token in tokens.iter().filter(|token| !is_comment(token)) {
         let word = token.text(text);
         let at_margin = starts_line(text, token.start);
         if item.ended(token)
             || at_margin && starts_item(word) && !item.only_prefix && (depth == 0 || !balanced)
         {
-            starts.push(token.start);
+            starts.push(last_end);
             item = ItemState::default();
             depth = 0;
         }
@@ -97,6 +99,7 @@ fn pieces(text: &str, balanced: bool) -> Vec<Span> {
             _ => {}
         }
         item.token(token, word, depth);
+        last_end = token.end;
     }
     split(text, starts)
 }
@@ -187,8 +190,8 @@ fn line_starts(text: &str) -> Vec<usize> {
     let mut attributes_from = None;
     for line in text.split_inclusive('\n') {
         let word_end = line.find(|c: char| !c.is_alphanumeric() && c != '_');
-        let word = if line.starts_with('#') { "#" } else { &line[..word_end.unwrap_or(0)] };
-        if word == "#" {
+        let word = &line[..word_end.unwrap_or(0)];
+        if line.starts_with('#') || line.starts_with("///") {
             attributes_from.get_or_insert(at);
         } else if starts_item(word) {
             starts.push(attributes_from.take().unwrap_or(at));
@@ -461,15 +464,17 @@ fn member_pieces(inner: &str) -> Vec<Span> {
     let margin = indentation(inner, first.start);
     let mut starts = Vec::new();
     let mut attributes = false;
+    let mut last_end = 0;
     for token in lex::tokens(inner).filter(|token| !is_comment(token)) {
         let at_margin =
             first_of_line(inner, token.start) && indentation(inner, token.start) == margin;
         if at_margin && starts_item(token.text(inner)) {
             if !attributes {
-                starts.push(token.start);
+                starts.push(last_end);
             }
             attributes = token.is_punct(b'#');
         }
+        last_end = token.end;
     }
     split(inner, starts)
 }

@@ -150,6 +150,31 @@ fn a_quote_without_its_other_half_ends_at_the_next_item() {
 }
 
 #[test]
+fn doc_comments_stay_with_their_item() {
+    check_broken(
+        "/// A.\nstruct A;\n/// B.\n// Why.\nfn b() { ) }\n/// C.\n#[inline]\nfn c() {}\n",
+        "
+        Struct A
+        fn b()
+          return opaque<>
+        @inline
+        fn c()
+        ",
+        &[("{", "this `{` is not closed")],
+    );
+    check_broken(
+        "impl A {\n    /// B.\n    fn b(x y) {}\n    /// C.\n    fn c() {}\n}\n",
+        "impl A\n  fn c()",
+        &[("y", "this does not parse: expected `:`")],
+    );
+    check_broken(
+        "fn a() { \" }\n/// B.\nfn b() {}\n",
+        "fn a()\n  return opaque<>\nfn b()",
+        &[("\"", "this string has no end")],
+    );
+}
+
+#[test]
 fn stray_brackets_and_signs() {
     check_broken("}\nfn a() {}\n", "fn a()", &[("}", "this `}` closes nothing")]);
     check_broken(
@@ -221,7 +246,7 @@ const SHAPES: &[(&str, &str, &str)] = &[
 #[test]
 fn deep_nesting_is_read_or_refused() {
     for &(open, middle, close) in SHAPES {
-        for count in [100, 400, 3000] {
+        for count in [100, 240, 490, 980, 3000] {
             let text = deep(open, middle, close, count);
             let module = lower(&text, "crate");
             let has_b = module.functions.iter().any(|function| function.name == "b");
@@ -233,12 +258,15 @@ fn deep_nesting_is_read_or_refused() {
 
 #[test]
 fn code_that_people_write_is_not_too_deep() {
-    let chain = format!("fn a() {{ nn::seq(){} }}", ".add(nn::linear(p / 1, a, b, c))".repeat(200));
+    let chain = format!("fn a() {{ nn::seq(){} }}", ".add(nn::linear(p / 1, a, b, c))".repeat(450));
     let sum = format!("fn a() {{ x = 1{} }}", " + y".repeat(500));
     let list = format!("fn a() {{ x = [{}] }}", "-1., a < b, ".repeat(300));
     let table = format!("static T: &[(i64, &str)] = &[{}];", "(-1, \"a\"), ".repeat(50_000));
+    let cases = format!("{}fn a() {{}}", "#[case(1, -2)]\n".repeat(1000));
+    let letters = "'a'..='b' | ".repeat(450);
+    let ranges = format!("fn a() {{ match x {{ {letters} 'c' => 1, _ => 2 }} }}");
     let arms = format!("fn a() {{ match x {{ {} }} }}", "A | B if c => { f() } ".repeat(2000));
-    for text in [chain, sum, list, table, arms] {
+    for text in [chain, sum, list, table, cases, ranges, arms] {
         assert_eq!(lower(&text, "crate").errors.len(), 0, "{}", &text[..60]);
     }
 }
