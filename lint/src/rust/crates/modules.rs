@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::RustFile;
@@ -53,7 +54,7 @@ impl<'t> Tree<'t> {
             (file.id, FileModules { path: file.path, declarations, has_main })
         };
         Self {
-            files: files.iter().map(modules).collect(),
+            files: files.par_iter().map(modules).collect(),
             by_path: files.iter().map(|file| (file.path, file.id)).collect(),
         }
     }
