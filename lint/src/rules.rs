@@ -2,11 +2,15 @@
 
 mod attribute_of_wrapped_model;
 mod data_parallel_in_use;
+mod device_zero_on_every_rank;
 mod divergent_collective;
 mod divergent_forward;
 mod fixed_device_in_forward;
 mod forward_bypasses_wrapper;
+mod fused_step_hides_check;
+mod gather_without_grad;
 pub(crate) mod invalid_syntax;
+mod legacy_launcher_argument;
 mod local_value_decides;
 mod loss_inside_model;
 mod missing_set_epoch;
@@ -15,10 +19,12 @@ mod non_tensor_forward_output;
 mod parameters_read_on_replica;
 mod rank_divergent_update;
 mod sampler_with_shuffle;
+mod shared_path_race;
 mod uneven_batch_average;
 mod uneven_epoch_output;
 mod unguarded_log;
 mod unguarded_save;
+mod unguarded_tracker;
 mod unknown_suppression;
 mod unregistered_parameters;
 mod unused_suppression;
@@ -33,11 +39,15 @@ use crate::rule::Rule;
 pub static RULES: &[&Rule] = &[
     &attribute_of_wrapped_model::RULE,
     &data_parallel_in_use::RULE,
+    &device_zero_on_every_rank::RULE,
     &divergent_collective::RULE,
     &divergent_forward::RULE,
     &fixed_device_in_forward::RULE,
     &forward_bypasses_wrapper::RULE,
+    &fused_step_hides_check::RULE,
+    &gather_without_grad::RULE,
     &invalid_syntax::RULE,
+    &legacy_launcher_argument::RULE,
     &local_value_decides::RULE,
     &loss_inside_model::RULE,
     &missing_set_epoch::RULE,
@@ -46,10 +56,12 @@ pub static RULES: &[&Rule] = &[
     &parameters_read_on_replica::RULE,
     &rank_divergent_update::RULE,
     &sampler_with_shuffle::RULE,
+    &shared_path_race::RULE,
     &uneven_batch_average::RULE,
     &uneven_epoch_output::RULE,
     &unguarded_log::RULE,
     &unguarded_save::RULE,
+    &unguarded_tracker::RULE,
     &unknown_suppression::RULE,
     &unregistered_parameters::RULE,
     &unused_suppression::RULE,

@@ -61,6 +61,9 @@ impl<'p> Interpreter<'p> {
         if let Some(value) = self.container_method(receiver, &method, &arguments, site) {
             return value;
         }
+        if let Some(value) = self.then(receiver, &method, &arguments, site) {
+            return value;
+        }
         let row = self.method_row(receiver, method);
         let Some(row) = row else {
             return self.call_unknown_method(receiver, method, arguments, site, expr);
@@ -69,6 +72,39 @@ impl<'p> Interpreter<'p> {
         let receiver = Some(receiver);
         let row = Some(row);
         self.perform(Outside { role, row, name, receiver, arguments, site, expr })
+    }
+
+    /// Rust: `condition.then(|| ..)` runs its closure where the condition holds.
+    fn then(
+        &mut self,
+        receiver: Term,
+        method: &str,
+        arguments: &[ArgumentValue<'p>],
+        site: Site,
+    ) -> Option<Value> {
+        let [closure] = arguments else { return None };
+        let is_closure =
+            closure.value.terms().any(|t| matches!(self.terms.kind(t), TermKind::Function { .. }));
+        if method != "then" || !self.is_rust() || !is_closure {
+            return None;
+        }
+        let receiver = self.value(receiver);
+        let condition = self.condition(&receiver);
+        let (mut made, function) = (None, closure.value.clone());
+        self.fork(
+            condition,
+            site,
+            |this| {
+                made = Some(this.call_value(&function, Vec::new(), site, None));
+                this.terms.yes
+            },
+            |this| this.terms.yes,
+        );
+        let nothing = self.nothing();
+        Some(match made {
+            Some(made) => self.join_bounded(condition, &made, &nothing, site),
+            None => nothing,
+        })
     }
 
     /// The row of a method, by the receiver's type where that is known.

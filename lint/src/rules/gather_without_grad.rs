@@ -1,0 +1,169 @@
+use crate::prelude::*;
+use crate::table::{CollectiveKind, Flag, Role};
+
+declare_rule! {
+    /// The result of `all_gather` goes into the loss, but no gradient flows through it.
+    ///
+    /// `torch.distributed.all_gather` gives detached tensors, this rank's own among them: the
+    /// gathered part of the loss trains nothing (measured). Put the own tensor back into its
+    /// slot, or use `torch.distributed.nn.all_gather`.
+    ///
+    /// ```python bad
+    /// import torch
+    /// import torch.distributed as dist
+    /// from torch.nn.parallel import DistributedDataParallel as DDP
+    ///
+    /// dist.init_process_group("nccl")
+    /// model = DDP(torch.nn.Linear(2, 2))
+    /// z = model(torch.rand(4, 2))
+    /// parts = [torch.zeros_like(z) for _ in range(dist.get_world_size())]
+    /// dist.all_gather(parts, z)  # ~ gather-without-grad
+    /// loss = (z @ torch.cat(parts).t()).sum()
+    /// loss.backward()
+    /// ```
+    /// ```python good
+    /// import torch
+    /// import torch.distributed as dist
+    /// import torch.distributed.nn
+    /// from torch.nn.parallel import DistributedDataParallel as DDP
+    ///
+    /// dist.init_process_group("nccl")
+    /// model = DDP(torch.nn.Linear(2, 2))
+    /// z = model(torch.rand(4, 2))
+    /// parts = torch.distributed.nn.all_gather(z)
+    /// loss = (z @ torch.cat(parts).t()).sum()
+    /// loss.backward()
+    /// ```
+    ///
+    /// # Known limits
+    /// A program that writes its own tensor back into the gathered list is silent.
+    pub static RULE = {
+        name: "gather-without-grad",
+        level: Level::Error,
+        harm: Harm::Wrong,
+        tier: 2,
+        languages: PYTHON,
+        fix: FixKind::No,
+        check,
+    };
+}
+
+fn check(program: &Program<'_>, report: &mut Report<'_>) {
+    let terms = program.terms();
+    for (event, call) in program.calls(Role::Collective) {
+        let row_gathers = call.row.and_then(|r| r.kind) == Some(CollectiveKind::AllGather);
+        let flows =
+            program.has_flag(call, Flag::Differentiable) || program.has_flag(call, Flag::Objects);
+        if !row_gathers || flows || !event.modes.grad {
+            continue;
+        }
+        // What is gathered must be something that is trained.
+        let input = call.row.and_then(|r| r.input);
+        let sent = input.and_then(|name| call.argument(&name).known());
+        let trains = sent.is_some_and(|a| {
+            a.value.origins(terms).iter().any(|origin| program.trained().contains(origin))
+        });
+        let used = program.calls(Role::Backward).find(|(_, backward)| {
+            backward.receiver.as_ref().is_some_and(|loss| loss.comes_from(terms, event.id))
+        });
+        let (true, Some((backward, _))) = (trains, used) else { continue };
+        if puts_own_back(program, event.site) {
+            continue;
+        }
+        let called = program.callee_text(event).unwrap_or("all_gather");
+        report
+            .at(event.site, format!("no gradient flows through `{called}` into the loss"))
+            .why("the gathered tensors are detached, this rank's own too: they train nothing")
+            .help(
+                "use `torch.distributed.nn.all_gather`, or put the own tensor back: \
+                 `parts[rank] = z`",
+            )
+            .related(backward.site, "the loss that it goes into");
+    }
+}
+
+/// In the same function a tensor is stored at the rank's place of a list.
+fn puts_own_back(program: &Program<'_>, gather: Site) -> bool {
+    let text = &program.project().file(gather.file).text;
+    let after = text.get(gather.span.end as usize..).unwrap_or_default();
+    let near: String = after.chars().take(400).collect();
+    near.lines().any(|line| {
+        let Some((left, right)) = line.split_once('=') else { return false };
+        left.contains('[') && left.contains("rank") && !right.starts_with('=')
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_helper_that_gathers_counts() {
+        check_files(&[
+            (
+                "comm.py",
+                "
+import torch
+import torch.distributed as dist
+def everyone(z):
+    out = [torch.zeros_like(z) for _ in range(dist.get_world_size())]
+    dist.all_gather(out, z)  # ~ gather-without-grad
+    return torch.cat(out)
+",
+            ),
+            (
+                "main.py",
+                "
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+from comm import everyone
+if __name__ == '__main__':
+    torch.distributed.init_process_group('nccl')
+    model = DDP(torch.nn.Linear(2, 2))
+    for step in range(3):
+        z = model(torch.rand(2, 2))
+        loss = (z @ everyone(z).t()).logsumexp(1).mean()
+        loss.backward()
+",
+            ),
+        ]);
+    }
+
+    #[test]
+    fn the_own_slot_put_back_is_silent() {
+        check_python(
+            "
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+dist.init_process_group('nccl')
+model = DDP(torch.nn.Linear(2, 2))
+for step in range(3):
+    z = model(torch.rand(2, 2))
+    out = [torch.zeros_like(z) for _ in range(dist.get_world_size())]
+    dist.all_gather(out, z)
+    out[dist.get_rank()] = z
+    torch.cat(out).sum().backward()
+",
+        );
+    }
+
+    #[test]
+    fn a_gathered_metric_is_silent() {
+        check_python(
+            "
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+dist.init_process_group('nccl')
+model = DDP(torch.nn.Linear(2, 2))
+for step in range(3):
+    loss = model(torch.rand(2, 2)).sum()
+    loss.backward()
+    all_losses = [torch.zeros(1) for _ in range(dist.get_world_size())]
+    dist.all_gather(all_losses, loss.detach())
+    print(torch.stack(all_losses).mean())
+",
+        );
+    }
+}

@@ -1,0 +1,153 @@
+use crate::analysis::{ArgumentValue, EventKind};
+use crate::prelude::*;
+use crate::table::Role;
+
+declare_rule! {
+    /// The local rank comes from `--local_rank` alone.
+    ///
+    /// `torchrun` passes no such argument: `LOCAL_RANK` is in the environment, and a program
+    /// that never reads it has its default on every rank, so that all take device 0 or train
+    /// alone. `torch.distributed.launch` of torch 2 passes `--local-rank`, which a parser that
+    /// knows `--local_rank` only rejects: `unrecognized arguments: --local-rank=0`.
+    ///
+    /// ```python bad
+    /// import argparse
+    /// import torch
+    ///
+    /// parser = argparse.ArgumentParser()
+    /// parser.add_argument("--local_rank", type=int, default=0)  # ~ legacy-launcher-argument
+    /// args = parser.parse_args()
+    /// torch.cuda.set_device(args.local_rank)
+    /// torch.distributed.init_process_group("nccl")
+    /// ```
+    /// ```python good
+    /// import os
+    /// import torch
+    ///
+    /// torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    /// torch.distributed.init_process_group("nccl")
+    /// ```
+    ///
+    /// # Known limits
+    /// A program that reads `LOCAL_RANK` anywhere is taken to use it.
+    pub static RULE = {
+        name: "legacy-launcher-argument",
+        level: Level::Error,
+        harm: Harm::Crash,
+        tier: 1,
+        languages: PYTHON,
+        fix: FixKind::No,
+        check,
+    };
+}
+
+fn check(program: &Program<'_>, report: &mut Report<'_>) {
+    if !program.is_distributed() || reads_environment(program) {
+        return;
+    }
+    for (event, call) in program.calls(Role::AddArgument) {
+        let says = |wanted: &str| call.arguments.iter().any(|a| is_text(program, a, wanted));
+        if !says("--local_rank") {
+            continue;
+        }
+        let both = says("--local-rank");
+        let draft = report.at(event.site, "the local rank comes from `--local_rank` alone");
+        if both {
+            draft
+                .level(Level::Advice)
+                .why("torchrun passes no such argument: every rank keeps the default")
+                .help("read `int(os.environ[\"LOCAL_RANK\"])`, which every launcher sets");
+        } else {
+            draft
+                .why(
+                    "torchrun passes no such argument, and `torch.distributed.launch` of torch 2 \
+                     passes `--local-rank`, which this parser rejects",
+                )
+                .help("read `int(os.environ[\"LOCAL_RANK\"])`, which every launcher sets");
+        }
+    }
+}
+
+fn is_text(program: &Program<'_>, argument: &ArgumentValue<'_>, wanted: &str) -> bool {
+    argument.position.is_some()
+        && argument
+            .value
+            .single()
+            .and_then(|t| program.terms().as_str(t))
+            .is_some_and(|text| &*text == wanted)
+}
+
+/// `LOCAL_RANK` stands in a reached file, or the program starts its ranks itself.
+fn reads_environment(program: &Program<'_>) -> bool {
+    let spawns = program
+        .events()
+        .iter()
+        .any(|event| matches!(&event.kind, EventKind::Call(call) if call.role == Role::Spawn));
+    let reads = program.project().files.iter().any(|file| {
+        program.reaches(file.id)
+            && ["\"LOCAL_RANK\"", "'LOCAL_RANK'"].iter().any(|word| file.text.contains(word))
+    });
+    spawns || reads
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_helper_that_adds_the_argument_counts() {
+        check_files(&[
+            (
+                "options.py",
+                "
+def add(group):
+    group.add_argument('--local_rank', default=-1, type=int)  # ~ legacy-launcher-argument
+",
+            ),
+            (
+                "main.py",
+                "
+import argparse, torch
+from options import add
+if __name__ == '__main__':
+    parser = argparse.ArgumentParser()
+    add(parser.add_argument_group('dist'))
+    args = parser.parse_args()
+    torch.distributed.init_process_group('nccl')
+",
+            ),
+        ]);
+    }
+
+    #[test]
+    fn a_program_that_reads_the_environment_is_silent() {
+        check_python(
+            "
+import argparse, os, torch
+parser = argparse.ArgumentParser()
+parser.add_argument('--local_rank', type=int, default=0)
+args = parser.parse_args()
+if 'LOCAL_RANK' in os.environ:
+    args.local_rank = int(os.environ['LOCAL_RANK'])
+torch.distributed.init_process_group('nccl')
+for _ in range(2):
+    pass
+",
+        );
+    }
+
+    #[test]
+    fn both_spellings_are_advice() {
+        check_python(
+            "
+import argparse, torch
+parser = argparse.ArgumentParser()
+parser.add_argument('--local_rank', '--local-rank', type=int)  # ~ legacy-launcher-argument
+args = parser.parse_args()
+torch.distributed.init_process_group('nccl')
+for _ in range(2):
+    pass
+",
+        );
+    }
+}

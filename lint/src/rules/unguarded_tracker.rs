@@ -1,0 +1,139 @@
+use crate::analysis::Reach;
+use crate::prelude::*;
+use crate::table::{Flag, Role};
+
+declare_rule! {
+    /// Every rank starts an experiment tracker or writes its event files.
+    ///
+    /// A run on eight devices shows up as eight runs, or eight writers append to one folder and
+    /// the curves jump between ranks.
+    ///
+    /// ```python bad
+    /// import torch.distributed as dist
+    /// from torch.utils.tensorboard import SummaryWriter
+    ///
+    /// dist.init_process_group("nccl")
+    /// writer = SummaryWriter("runs")  # ~ unguarded-tracker
+    /// ```
+    /// ```python good
+    /// import torch.distributed as dist
+    /// from torch.utils.tensorboard import SummaryWriter
+    ///
+    /// dist.init_process_group("nccl")
+    /// writer = SummaryWriter("runs") if dist.get_rank() == 0 else None
+    /// ```
+    /// ```rust bad
+    /// use tensorboard_rs::summary_writer::SummaryWriter;
+    ///
+    /// fn main() -> anyhow::Result<()> {
+    ///     let group = tch_ddp::ProcessGroup::init(&tch_ddp::Launch::from_env()?, Default::default())?;
+    ///     let writer = SummaryWriter::new("runs"); //~ unguarded-tracker
+    ///     Ok(())
+    /// }
+    /// ```
+    /// ```rust good
+    /// use tensorboard_rs::summary_writer::SummaryWriter;
+    ///
+    /// fn main() -> anyhow::Result<()> {
+    ///     let group = tch_ddp::ProcessGroup::init(&tch_ddp::Launch::from_env()?, Default::default())?;
+    ///     let writer = group.is_main().then(|| SummaryWriter::new("runs"));
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
+    /// # Known limits
+    /// A folder with the rank in its name is one for each rank, and fine.
+    pub static RULE = {
+        name: "unguarded-tracker",
+        level: Level::Warning,
+        harm: Harm::Noise,
+        tier: 1,
+        languages: BOTH,
+        fix: FixKind::No,
+        check,
+    };
+}
+
+fn check(program: &Program<'_>, report: &mut Report<'_>) {
+    if !program.is_distributed() {
+        return;
+    }
+    for (event, call) in program.calls(Role::Tracker) {
+        let by_all = !program.is_orphan(event)
+            && !program.has_flag(call, Flag::SelfGuarding)
+            && program.reach(event.path) == Reach::Every
+            && !program.hangs_on_unseen_test(event.path);
+        let tells_rank = call
+            .arguments
+            .iter()
+            .any(|a| a.spread || a.value.taint(program.terms()).has(crate::analysis::Taint::RANK));
+        if by_all && !tells_rank {
+            let called = program.callee_text(event).unwrap_or("the tracker");
+            report
+                .at(event.site, format!("every rank starts the tracker `{called}`"))
+                .why("the run shows up once for each rank, or several writers share one folder")
+                .help("start it on rank 0 alone, and keep `None` on the others");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tracker_in_a_trainer_of_another_file_counts() {
+        check_files(&[
+            (
+                "trainer.py",
+                "
+import wandb
+class Trainer:
+    def __init__(self):
+        self.run = wandb.init(project='x')  # ~ unguarded-tracker: wandb.init
+",
+            ),
+            (
+                "main.py",
+                "
+import torch
+from trainer import Trainer
+if __name__ == '__main__':
+    torch.distributed.init_process_group('nccl')
+    Trainer()
+",
+            ),
+        ]);
+    }
+
+    #[test]
+    fn guards_and_paths_with_the_rank_are_silent() {
+        check_python(
+            "
+import torch.distributed as dist
+from torch.utils.tensorboard import SummaryWriter
+dist.init_process_group('nccl')
+rank = dist.get_rank()
+writer = None
+if rank == 0:
+    writer = SummaryWriter('runs')
+own = SummaryWriter(f'runs/{rank}')
+for _ in range(2):
+    if writer is not None:
+        writer.add_scalar('x', 1, 1)
+",
+        );
+    }
+
+    #[test]
+    fn a_single_process_is_silent() {
+        check_python(
+            "
+from torch.utils.tensorboard import SummaryWriter
+writer = SummaryWriter('runs')
+for _ in range(2):
+    writer.add_scalar('x', 1, 1)
+",
+        );
+    }
+}
