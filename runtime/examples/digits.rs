@@ -17,6 +17,7 @@
 //! `loss.csv` (`step,epoch,loss`, the mean over all ranks), `loss.json` (the same, with the
 //! settings), `model.safetensors` (the final parameters) and TensorBoard event files.
 
+use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -243,7 +244,7 @@ fn read_images(arguments: &Arguments, group: &ProcessGroup) -> Result<(Images, I
 fn write_losses(arguments: &Arguments, group: &ProcessGroup, steps: &[Step]) -> Result<()> {
     let mut csv = "step,epoch,loss\n".to_owned();
     for (number, step) in steps.iter().enumerate() {
-        csv.push_str(&format!("{number},{},{}\n", step.epoch, step.loss));
+        writeln!(csv, "{number},{},{}", step.epoch, step.loss)?;
     }
     let losses: Vec<f64> = steps.iter().map(|step| step.loss).collect();
     let json = serde_json::json!({

@@ -250,10 +250,10 @@ fn the_earliest_error_file_is_the_root_cause() {
             printf '%s' '{"message": {"message": "ValueError: bad batch", "extraInfo":
                 {"py_callstack": "Traceback\nValueError: bad batch", "timestamp": "1"}}}' \
                 > $TORCHELASTIC_ERROR_FILE
-            sleep 0.4; exit 1
+            sleep 3; exit 1
         fi
-        sleep 0.2; echo connection reset >&2; exit 7"#;
-    let ran = shell("-n 2", script).run(5.0);
+        sleep 1.5; echo connection reset >&2; exit 7"#;
+    let ran = shell("-n 2", script).run(10.0);
     ran.ended(
         1,
         &[

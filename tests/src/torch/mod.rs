@@ -71,7 +71,7 @@ impl Ranks {
     /// `test` is [`test_name!`](crate::test_name).
     pub fn new(test: impl Into<String>, world_size: usize) -> Self {
         let (test, value) = (test.into(), String::new());
-        Self { test, world_size, timeout: Duration::from_secs(60), value }
+        Self { test, world_size, timeout: Duration::from_mins(1), value }
     }
 
     /// How long the ranks may take before they are killed.
@@ -94,9 +94,7 @@ impl Ranks {
     /// A rank failed or hung; with everything the ranks printed.
     pub fn run(&self, body: impl FnOnce(&Rank) -> Result<()>) {
         let Some(outcomes) = self.outcomes(body) else { return };
-        if !outcomes.iter().all(Outcome::is_success) {
-            panic!("{}", report(&outcomes));
-        }
+        assert!(outcomes.iter().all(Outcome::is_success), "{}", report(&outcomes));
     }
 
     /// In the parent: starts the ranks and tells how they ended. In a rank: runs `body`, ends the
