@@ -14,7 +14,7 @@ use tch::nn::{self, ModuleT, OptimizerConfig};
 use tch::{Device, Kind, Reduction, Tensor};
 use tch_ddp::{Ddp, DdpOptions, ProcessGroup};
 
-const TIMEOUT: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_mins(5);
 const ROWS: i64 = 8;
 
 /// Inputs and targets of the whole batch of both ranks.
