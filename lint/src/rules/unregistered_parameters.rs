@@ -109,8 +109,14 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
         if !holds_parameters_of_a_model(program, *of) {
             continue;
         }
-        let Some(list) = value.terms().find(|&t| is_plain_container(program, t)) else { continue };
-        let Some(lost) = lost_item(program, list, &registered, 3) else {
+        let Some(lost) = value.terms().find_map(|t| {
+            if is_plain_container(program, t) {
+                return lost_item(program, t, &registered, 3);
+            }
+            // In Python the attribute itself registers it.
+            let alone = program.language == Language::Rust && program.requires_grad(t);
+            alone.then_some(t)
+        }) else {
             continue;
         };
         let what = if program.is_module(lost) { "sub-modules" } else { "parameters" };
@@ -252,6 +258,40 @@ fn register_contents(program: &Program<'_>, container: Term, registered: &mut Fx
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_tensor_in_a_field_counts_unless_a_path_made_it() {
+        let program = |scale: &str| {
+            format!(
+                "
+use tch::nn::{{self, Module}};
+use tch::{{Kind, Tensor}};
+use tch_ddp::{{Ddp, ProcessGroup}};
+struct Scaled {{ layer: nn::Linear, scale: Tensor }}
+impl Scaled {{
+    fn new(p: &nn::Path) -> Scaled {{
+        let layer = nn::linear(p / \"layer\", 4, 4, Default::default());
+        let scale = {scale};
+        Scaled {{ layer, scale }}
+    }}
+}}
+impl Module for Scaled {{
+    fn forward(&self, x: &Tensor) -> Tensor {{ x.apply(&self.layer) * &self.scale }}
+}}
+fn train(vs: nn::VarStore, group: &ProcessGroup) {{
+    let net = Scaled::new(&vs.root());
+    let ddp = Ddp::new(net, vs, group, Default::default()).unwrap();
+}}
+"
+            )
+        };
+        let ones = "Tensor::ones([1], (Kind::Float, p.device()))";
+        let lost = program(&format!("{ones}.set_requires_grad(true)"));
+        let mark = "Scaled { layer, scale } //~ unregistered-parameters: `scale`";
+        check_rust(&lost.replace("Scaled { layer, scale }\n", &format!("{mark}\n")));
+        check_rust(&program("p.ones(\"scale\", &[1])"));
+        check_rust(&program(ones));
+    }
 
     #[test]
     fn appended_parameters_count() {

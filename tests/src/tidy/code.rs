@@ -74,21 +74,22 @@ fn body(tokens: &[Token], start: usize) -> Option<usize> {
 }
 
 /// Lines that are wider than the formatter would leave them: it does not break texts and comments.
-/// Raw texts are what they are.
+/// Texts over several lines, such as the programs in tests, are what they are.
 pub fn long_lines(text: &str) -> Vec<Complaint> {
-    let raw = raw_text_lines(text);
+    let exempt = lines_in_texts(text);
     let lines = text.lines().enumerate().map(|(index, line)| (index + 1, line.chars().count()));
-    let wide = lines.filter(|(line, columns)| *columns > COLUMNS_MAX && !raw.contains(line));
+    let wide = lines.filter(|(line, columns)| *columns > COLUMNS_MAX && !exempt.contains(line));
     wide.map(|(line, columns)| {
         Complaint::new(line, format!("{columns} columns, at most {COLUMNS_MAX}"))
     })
     .collect()
 }
 
-fn raw_text_lines(text: &str) -> BTreeSet<usize> {
+fn lines_in_texts(text: &str) -> BTreeSet<usize> {
     let tokens = tokens(text).unwrap_or_default();
-    let raw = tokens.iter().filter(|token| token.is_string() && token.text.starts_with('r'));
-    raw.flat_map(|token| token.line..=token.line + token.text.matches('\n').count()).collect()
+    let texts = tokens.iter().filter(|token| token.is_string());
+    let extents = texts.map(|text| (text.line, text.line + text.text.matches('\n').count()));
+    extents.filter(|(start, end)| start < end).flat_map(|(start, end)| start..=end).collect()
 }
 
 /// Tests that do not run and code that is not there yet.
@@ -194,6 +195,7 @@ mod tests {
         assert_eq!(lines(&long_lines(&format!("\n{wide}"))), [2]);
         assert_eq!(lines(&long_lines(&format!("f(\"{wide}\")"))), [1]);
         assert_eq!(lines(&long_lines(&format!("f(r\"\n{wide}\n\")\n// {wide}"))), [4]);
+        assert_eq!(long_lines(&format!("f(\"\n{wide}\n\")\n")), []);
     }
 
     #[test]
