@@ -15,7 +15,7 @@ pub struct Planned {
     pub files: FxHashSet<FileId>,
     /// Files whose uncalled code this program answers for.
     pub owned: FxHashSet<FileId>,
-    /// Some reached file speaks of several devices or processes.
+    /// Some reached file speaks of several devices or processes, and some is reported.
     pub is_parallel: bool,
 }
 
@@ -60,7 +60,9 @@ pub fn plan(project: &Project, entries: &[Entry]) -> Vec<Planned> {
         .par_iter()
         .map(|&entry| {
             let files = reached(project, &imports, entry);
-            let is_parallel = files.iter().any(|f| parallel[f.0 as usize]);
+            // What no reported file is part of has nothing to tell.
+            let is_asked = files.iter().any(|&f| project.file(f).reported);
+            let is_parallel = is_asked && files.iter().any(|f| parallel[f.0 as usize]);
             Planned { entry, files, owned: FxHashSet::default(), is_parallel }
         })
         .collect();
