@@ -309,7 +309,10 @@ impl<'p> Interpreter<'p> {
     /// Adds to what a container holds at places unknown.
     pub(super) fn add_item(&mut self, of: Term, value: &Value) {
         let key = Key::Attribute(of, Name::new("<items>"));
-        let site = Site { file: self.file(), span: crate::model::Span::default() };
+        // Each addition is a condition of its own, or later ones would exclude earlier ones.
+        let added = value.terms().next().unwrap_or(of);
+        let span = crate::model::Span::new(of.0, added.0);
+        let site = Site { file: self.file(), span };
         let new = match self.store.get(&key).cloned() {
             Some(old) => {
                 let condition = self.terms.make(TermKind::Happened(site));
