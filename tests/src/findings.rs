@@ -21,6 +21,8 @@ pub struct Finding {
     /// From 1.
     pub line: u32,
     pub message: String,
+    pub why: String,
+    pub help: String,
 }
 
 /// What a run of the linter gave.
@@ -68,6 +70,8 @@ fn finding(item: &Value) -> Option<Finding> {
         path: text("path")?.into(),
         line: u32::try_from(item.get("start")?.get("line")?.as_u64()?).ok()?,
         message: text("message")?,
+        why: text("why")?,
+        help: text("help")?,
     })
 }
 
@@ -147,6 +151,8 @@ mod tests {
             path: path.into(),
             line,
             message: "words".into(),
+            why: "because".into(),
+            help: "do this".into(),
         }
     }
 

@@ -11,7 +11,7 @@ mod tokens;
 pub use code::{allowances, layers, long_functions, long_lines, missing_module_docs, unfinished};
 pub use documents::{machine_places, missing_paths};
 pub use header::{declarations, foreign_functions};
-pub use messages::messages;
+pub use messages::{fault, messages};
 
 /// What is wrong and where, ready to be printed behind a path.
 #[derive(Debug, Clone, PartialEq, Eq)]

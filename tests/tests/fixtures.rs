@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use ddp_tests::findings::{self, compare, marks_below};
-use ddp_tests::repository;
+use ddp_tests::{repository, tidy};
 
 #[track_caller]
 fn gives_exactly_the_marked_findings(path: &str) {
@@ -72,13 +72,26 @@ fn faulty_programs_show_the_rules_of_the_recipes() {
     }
 }
 
-/// `(file, line, rule)` of each finding, whatever the number of threads.
+/// As the finding says it, with the user's own names in it.
+#[test]
+fn findings_say_what_why_and_what_to_do_in_lower_case_without_stop() {
+    let report = findings::check(&["fixtures/python", "fixtures/rust"]);
+    assert!(!report.findings.is_empty());
+    for found in report.findings {
+        for text in [&found.message, &found.why, &found.help] {
+            assert!(!text.is_empty(), "{found:?}");
+            assert_eq!(tidy::fault(text), None, "{text}");
+        }
+    }
+}
+
 #[test]
 fn findings_do_not_depend_on_the_number_of_threads() {
-    let all = findings::check(&["fixtures"]);
+    let all = findings::check(&["fixtures/python", "fixtures/rust"]);
     assert!(!all.findings.is_empty());
     for threads in ["1", "2", "7"] {
-        let same = findings::check_with(&[("RAYON_NUM_THREADS", threads)], &["fixtures"]);
+        let paths = ["fixtures/python", "fixtures/rust"];
+        let same = findings::check_with(&[("RAYON_NUM_THREADS", threads)], &paths);
         assert_eq!(same.findings, all.findings, "with {threads} threads");
     }
 }

@@ -77,12 +77,20 @@ fn body(tokens: &[Token], start: usize) -> Option<usize> {
 /// Texts over several lines, such as the programs in tests, are what they are.
 pub fn long_lines(text: &str) -> Vec<Complaint> {
     let exempt = lines_in_texts(text);
-    let lines = text.lines().enumerate().map(|(index, line)| (index + 1, line.chars().count()));
+    let lines = text.lines().map(documented).enumerate();
+    let lines = lines.map(|(index, line)| (index + 1, line.chars().count()));
     let wide = lines.filter(|(line, columns)| *columns > COLUMNS_MAX && !exempt.contains(line));
     wide.map(|(line, columns)| {
         Complaint::new(line, format!("{columns} columns, at most {COLUMNS_MAX}"))
     })
     .collect()
+}
+
+/// Of a documentation line, the line that it documents with: its examples are code of their own.
+fn documented(line: &str) -> &str {
+    let doc = line.trim_start();
+    let inside = doc.strip_prefix("///").or_else(|| doc.strip_prefix("//!"));
+    inside.map_or(line, |inside| inside.strip_prefix(' ').unwrap_or(inside))
 }
 
 fn lines_in_texts(text: &str) -> BTreeSet<usize> {
@@ -196,6 +204,8 @@ mod tests {
         assert_eq!(lines(&long_lines(&format!("f(\"{wide}\")"))), [1]);
         assert_eq!(lines(&long_lines(&format!("f(r\"\n{wide}\n\")\n// {wide}"))), [4]);
         assert_eq!(long_lines(&format!("f(\"\n{wide}\n\")\n")), []);
+        let fits = "a".repeat(100);
+        assert_eq!(lines(&long_lines(&format!("    /// {fits}\n    /// {wide}"))), [2]);
     }
 
     #[test]

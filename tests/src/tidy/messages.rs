@@ -59,7 +59,8 @@ fn content(literal: &str) -> String {
     inside.replace("\\n", "\n")
 }
 
-fn fault(message: &str) -> Option<&'static str> {
+/// What is wrong with a message, if something is.
+pub fn fault(message: &str) -> Option<&'static str> {
     let first = message.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
     let mut letters = first.chars();
     let capital = letters.next().is_some_and(char::is_uppercase);

@@ -76,6 +76,13 @@ impl<'p> Interpreter<'p> {
             ExprKind::Conditional { test, then, otherwise } => {
                 self.conditional(test, then, otherwise, site)
             }
+            _ => self.eval_compound(expr, site),
+        }
+    }
+
+    /// Containers, functions, and what belongs to one language.
+    fn eval_compound(&mut self, expr: &'p Expr, site: Site) -> Value {
+        match &expr.kind {
             ExprKind::Collection { kind, items } => self.collection(*kind, items, site),
             ExprKind::Dict(items) => self.dict(items, site),
             ExprKind::Comprehension { element, clauses, .. } => {
@@ -111,6 +118,7 @@ impl<'p> Interpreter<'p> {
                 let parts: Vec<Value> = parts.iter().map(|p| self.eval(p)).collect();
                 self.derived_value(site, &parts)
             }
+            _ => self.nothing(),
         }
     }
 

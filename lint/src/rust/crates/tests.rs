@@ -1,3 +1,5 @@
+//! Crates, targets and modules of Rust projects, on small sets of texts.
+
 use super::{
     Crates, Manifest, RustFile, TchVersion, mentions_tch, module_path_by_layout, tch_version,
 };

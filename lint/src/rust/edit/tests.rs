@@ -1,3 +1,5 @@
+//! Edits of Rust texts in many layouts; every result parses.
+
 use super::{Editor, is_operand};
 use crate::finding::Edit;
 use crate::fixes::edited;

@@ -1,3 +1,5 @@
+//! How Rust expressions lower to the program model.
+
 use super::{check_body, check_expr, check_pattern};
 
 #[test]

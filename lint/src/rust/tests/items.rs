@@ -1,3 +1,5 @@
+//! How Rust items lower to the program model.
+
 use super::{check, lowered};
 use crate::model::Span;
 use crate::rust::lower;

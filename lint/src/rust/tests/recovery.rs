@@ -1,3 +1,5 @@
+//! What is still read of Rust files that do not parse.
+
 use crate::model::{Expr, ExprKind, Module};
 use crate::rust::dump::dump;
 use crate::rust::lex::DEPTH_MAX;

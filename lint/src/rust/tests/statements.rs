@@ -1,3 +1,5 @@
+//! How Rust statements lower to the program model.
+
 use super::{check, check_body};
 
 #[test]
