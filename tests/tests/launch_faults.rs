@@ -243,28 +243,6 @@ fn a_log_directory_that_fills_up_does_not_end_the_run() {
 }
 
 #[test]
-fn the_earliest_error_file_is_the_root_cause() {
-    // Rank 1 reports its error first but takes longer to end than rank 0, which only suffers.
-    let script = r#"
-        if [ $RANK = 1 ]; then
-            printf '%s' '{"message": {"message": "ValueError: bad batch", "extraInfo":
-                {"py_callstack": "Traceback\nValueError: bad batch", "timestamp": "1"}}}' \
-                > $TORCHELASTIC_ERROR_FILE
-            sleep 3; exit 1
-        fi
-        sleep 1.5; echo connection reset >&2; exit 7"#;
-    let ran = shell("-n 2", script).run(10.0);
-    ran.ended(
-        1,
-        &[
-            "rank 1 failed first: reported an error",
-            "  | ValueError: bad batch",
-            "then rank 0: exit code 7",
-        ],
-    );
-}
-
-#[test]
 fn who_lost_a_connection_is_not_blamed_for_it() {
     // Rank 1 takes a second from closing its connections to its end, which rank 0 does not wait
     // for.
