@@ -18,6 +18,13 @@ use plot::{Labels, Series, plot};
 /// Largest difference between parameters that rounding in float32 explains.
 const DIFFERENCE_MAX: f64 = 1e-5;
 const ACCURACY_MIN: f64 = 0.95;
+/// Where the demo writes, relative to the checkout.
+const OUT: &str = "out/demo";
+const CORRECTED: [&str; 3] = [
+    "fixtures/python/imagenet_after",
+    "fixtures/python/density_after",
+    "fixtures/rust/src/bin/digits_after.rs",
+];
 /// One process takes whole global batches, each of two ranks half of one.
 const GLOBAL_BATCH: usize = 64;
 
@@ -29,46 +36,51 @@ pub(crate) fn run(workspace: &Workspace) -> Result<ExitCode> {
     build_release(workspace, &["--package", "tch-ddp", "--example", "digits"])?;
 
     heading("what the linter says about programs in the middle of their migration");
-    lint(workspace, &["fixtures/python", "fixtures/rust"])?;
-    println!("\nthe corrected programs (their names end in _after) have no finding");
+    lint(workspace, &["fixtures/python", "fixtures/rust"], 1)?;
+    heading("and about their corrected twins");
+    lint(workspace, &CORRECTED, 0)?;
 
-    let out = workspace.root().join("out").join("demo");
+    let out = workspace.root().join(OUT);
     if out.exists() {
         fs::remove_dir_all(&out).with_context(|| format!("cannot delete `{}`", out.display()))?;
     }
+    let digits = shown_path(workspace, &release_program(workspace, "examples/digits"));
     heading("training on handwritten digits: one process");
-    let alone = Command::new(release_program(workspace, "examples/digits"));
-    let alone = train(alone, GLOBAL_BATCH, out.join("one-process"))?;
+    let alone = train(workspace, Command::new(&digits), GLOBAL_BATCH, "one-process")?;
 
     heading("training on handwritten digits: two ranks");
-    let mut launcher = Command::new(release_program(workspace, "ddp-run"));
-    launcher.args(["--standalone", "--nproc-per-node", "2", "--"]);
-    launcher.arg(release_program(workspace, "examples/digits"));
-    let ranks = train(launcher, GLOBAL_BATCH / 2, out.join("two-ranks"))?;
+    let mut launcher = Command::new(shown_path(workspace, &release_program(workspace, "ddp-run")));
+    launcher.args(["--standalone", "--nproc-per-node", "2", "--"]).arg(&digits);
+    let ranks = train(workspace, launcher, GLOBAL_BATCH / 2, "two-ranks")?;
 
     heading("the two side by side");
-    compare(workspace, &out, &alone, &ranks)
+    compare(workspace, &alone, &ranks)
+}
+
+/// A path as short as it can be, for a command that runs in the root of the checkout.
+fn shown_path(workspace: &Workspace, path: &Path) -> PathBuf {
+    path.strip_prefix(workspace.root()).map_or_else(|_| path.to_owned(), Path::to_owned)
 }
 
 fn heading(text: &str) {
     println!("\n== {text}");
 }
 
-/// Shows the findings as a user sees them. Findings are what is wanted here; anything else than an
-/// exit status of 1 is not.
-fn lint(workspace: &Workspace, paths: &[&str]) -> Result<()> {
+/// Shows the findings as a user sees them; 1 is the exit status with findings, 0 without.
+fn lint(workspace: &Workspace, paths: &[&str], expected: i32) -> Result<()> {
     let mut lint = Command::new(release_program(workspace, "ddp-lint"));
     lint.arg("check").args(paths).current_dir(workspace.root());
     println!("$ {}\n", show(&lint));
     let status = lint.status().context("cannot start ddp-lint")?;
-    if status.code() != Some(1) {
-        bail!("`{}` found nothing to report or failed ({status})", show(&lint));
+    if status.code() != Some(expected) {
+        bail!("`{}` ended with {status}, not with {expected}", show(&lint));
     }
     Ok(())
 }
 
 /// What a training left behind.
 struct Training {
+    /// Relative to the checkout.
     folder: PathBuf,
     accuracy: f64,
     samples_per_second: f64,
@@ -77,8 +89,15 @@ struct Training {
 }
 
 /// Runs the example, which shows its own progress, and reads its last line and its files.
-fn train(mut command: Command, batch_size: usize, folder: PathBuf) -> Result<Training> {
+fn train(
+    workspace: &Workspace,
+    mut command: Command,
+    batch_size: usize,
+    name: &str,
+) -> Result<Training> {
+    let folder = Path::new(OUT).join(name);
     command.args(["--batch-size", &batch_size.to_string(), "--out"]).arg(&folder);
+    command.current_dir(workspace.root());
     println!("$ {}", show(&command));
     let mut text = String::new();
     let status = relay(&mut command, |line| {
@@ -92,7 +111,7 @@ fn train(mut command: Command, batch_size: usize, folder: PathBuf) -> Result<Tra
     Ok(Training {
         accuracy: figure("accuracy")?,
         samples_per_second: figure("samples_per_second")?,
-        losses: losses(&folder.join("loss.csv"))?,
+        losses: losses(&workspace.root().join(&folder).join("loss.csv"))?,
         folder,
     })
 }
@@ -116,16 +135,13 @@ fn losses(path: &Path) -> Result<Vec<f64>> {
     losses.collect()
 }
 
-fn compare(
-    workspace: &Workspace,
-    out: &Path,
-    alone: &Training,
-    ranks: &Training,
-) -> Result<ExitCode> {
-    let model = |training: &Training| parameters::read(&training.folder.join("model.safetensors"));
+fn compare(workspace: &Workspace, alone: &Training, ranks: &Training) -> Result<ExitCode> {
+    let model = |training: &Training| {
+        parameters::read(&workspace.root().join(&training.folder).join("model.safetensors"))
+    };
     let (name, difference) = parameters::largest_difference(&model(alone)?, &model(ranks)?)?;
-    let svg = out.join("loss.svg");
-    fs::write(&svg, loss_plot(alone, ranks))
+    let svg = Path::new(OUT).join("loss.svg");
+    fs::write(workspace.root().join(&svg), loss_plot(alone, ranks))
         .with_context(|| format!("cannot write `{}`", svg.display()))?;
 
     let last = |training: &Training| training.losses.last().copied().unwrap_or(f64::NAN);
@@ -138,14 +154,11 @@ fn compare(
     row("samples per second", whole(alone), whole(ranks));
     println!("max |Δparam| = {difference:.2e} (in `{name}`; at most {DIFFERENCE_MAX:.0e})\n");
 
-    let relative =
-        |path: &Path| path.strip_prefix(workspace.root()).unwrap_or(path).display().to_string();
-    println!("loss, one process and two ranks on one plot: {}", relative(&svg));
+    println!("loss, one process and two ranks on one plot: {}", svg.display());
     println!(
-        "TensorBoard event files: {} and {} (tensorboard --logdir {})",
-        relative(&alone.folder),
-        relative(&ranks.folder),
-        relative(out)
+        "TensorBoard event files: {} and {} (tensorboard --logdir {OUT})",
+        alone.folder.display(),
+        ranks.folder.display()
     );
     Ok(verdict(difference, alone.accuracy.min(ranks.accuracy)))
 }
