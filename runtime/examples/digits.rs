@@ -13,9 +13,10 @@
 //! end with the same parameters up to rounding: the sampler deals rows out like cards, and the
 //! model has no dropout and no batch statistics.
 //!
-//! Rank 0 prints (last line: `final accuracy=… samples_per_second=…`) and writes to `--out`:
-//! `loss.csv` (`step,epoch,loss`, the mean over all ranks), `loss.json` (the same, with the
-//! settings), `model.safetensors` (the final parameters) and TensorBoard event files.
+//! Rank 0 shows a progress bar (without a terminal a line per epoch), prints (last line:
+//! `final accuracy=… samples_per_second=…`) and writes to `--out`: `loss.csv`
+//! (`step,epoch,loss`, the mean over all ranks), `loss.json` (the same, with the settings),
+//! `model.safetensors` (the final parameters) and TensorBoard event files.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -177,6 +178,12 @@ fn train<M: ModuleT>(
             steps.push(Step { epoch, loss });
             progress.set_message(format!("epoch {} loss {loss:.4}", epoch + 1));
             progress.inc(1);
+        }
+        // Where there is no terminal, no bar shows that it moves.
+        if ddp.is_main() && progress.is_hidden() {
+            let losses = &steps[steps.len() - n_batches..];
+            let mean = losses.iter().map(|step: &Step| step.loss).sum::<f64>() / n_batches as f64;
+            println!("epoch {} of {}: loss {mean:.4}", epoch + 1, arguments.epochs);
         }
     }
     if let Some(board) = &mut board {
