@@ -66,7 +66,7 @@ fn imported<'p>(
 ) -> FxHashSet<FileId> {
     let mut imported = FxHashSet::default();
     for file in files {
-        for import in imports(file) {
+        for import in walk::imports(&file.module) {
             let mut dotted = import.module.to_string();
             let mut add = |dotted: &str| {
                 let found = modules.resolve(file.id, file.id, import.level, dotted);
@@ -87,16 +87,6 @@ fn imported<'p>(
         }
     }
     imported
-}
-
-fn imports(file: &SourceFile) -> Vec<&Import> {
-    let mut imports = Vec::new();
-    walk::everything(&file.module, |_, node| {
-        if let Node::Stmt(Stmt { kind: StmtKind::Import(import), .. }) = node {
-            imports.push(import);
-        }
-    });
-    imports
 }
 
 /// Names of the functions that the top level of a file defines.
@@ -142,7 +132,7 @@ fn spawned(modules: &Modules, file: &SourceFile) -> Vec<FileId> {
         return Vec::new();
     }
     let bindings: FxHashMap<Name, &Import> =
-        imports(file).into_iter().map(|import| (import.binding, import)).collect();
+        walk::imports(&file.module).into_iter().map(|import| (import.binding, import)).collect();
     let mut found = Vec::new();
     walk::everything(&file.module, |_, node| {
         if let Node::Expr(Expr { kind: ExprKind::Call { callee, arguments }, .. }) = node

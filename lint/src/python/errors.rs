@@ -277,6 +277,9 @@ impl Cause<'_> {
             _ if message.starts_with("Expected `except` or `finally`") => {
                 "this `try` has neither `except` nor `finally`".to_owned()
             }
+            _ if message.ends_with("after decorator") => {
+                "no function or class follows this decorator".to_owned()
+            }
             _ => {
                 let mut letters = message.chars();
                 let first = letters.next().map(|c| c.to_ascii_lowercase());

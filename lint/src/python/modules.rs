@@ -4,9 +4,12 @@
 //! path, as its layout suggests. A name that is known to come from outside resolves only where
 //! Python itself would prefer the project's file.
 
+mod search_path;
+
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::known::{Known, known};
+use super::walk;
 use crate::model::{FileId, Language};
 use crate::project::{Imports, Resolution, SourceFile};
 
@@ -28,10 +31,10 @@ pub struct Modules {
     names: FxHashSet<Box<str>>,
     /// Folders that directly hold a package and are none themselves, by the package's name.
     holders: FxHashMap<Box<str>, Vec<Box<str>>>,
-    /// Folders that are no packages and directly hold a module, by the module's name.
-    loose: FxHashMap<Box<str>, Vec<Box<str>>>,
-    /// Some file names `sys.path`: modules may be found anywhere.
-    changes_search_path: bool,
+    /// Folders that some file adds to `sys.path`.
+    search_path: Vec<Box<str>>,
+    /// Well-known packages that a folder of the project only shares the name with.
+    namesakes: FxHashSet<Box<str>>,
 }
 
 impl Modules {
@@ -39,8 +42,10 @@ impl Modules {
         let python = |file: &&SourceFile| file.module.language == Language::Python;
         let files_of = || files.iter().filter(python).map(|file| (file.id, &*file.path));
         let mut modules = Self::of_paths(files_of());
-        modules.changes_search_path =
-            files.iter().filter(python).any(|file| file.text.contains("sys.path"));
+        for file in files.iter().filter(python) {
+            modules.extend_search_path(file);
+        }
+        modules.find_namesakes(files);
         modules
     }
 
@@ -53,12 +58,6 @@ impl Modules {
             let (holder, name) = split(package);
             if !modules.packages.contains(holder) {
                 modules.holders.entry(name.into()).or_default().push(holder.into());
-            }
-        }
-        for module in modules.by_name.keys().filter(|module| !modules.packages.contains(*module)) {
-            let (holder, name) = split(module);
-            if !modules.packages.contains(holder) {
-                modules.loose.entry(name.into()).or_default().push(holder.into());
             }
         }
         modules
@@ -90,6 +89,47 @@ impl Modules {
             self.names.insert(split(folder).1.into());
             folder = split(folder).0;
         }
+    }
+
+    /// Folders named where a file changes `sys.path`, relative to it or to a folder above it.
+    fn extend_search_path(&mut self, file: &SourceFile) {
+        for literal in search_path::literals(file) {
+            let parts = literal.split(['/', '\\']).filter(|part| !matches!(*part, "" | "." | ".."));
+            let below = parts.collect::<Vec<_>>().join("/");
+            if below.is_empty() {
+                continue;
+            }
+            let mut bases = folders_up(split(&file.path).0);
+            let found = bases.find_map(|base| {
+                let folder =
+                    if base.is_empty() { below.clone() } else { format!("{base}/{below}") };
+                self.folders.contains(folder.as_str()).then_some(folder)
+            });
+            if let Some(folder) = found.filter(|f| !self.search_path.iter().any(|o| **o == **f)) {
+                self.search_path.push(folder.into());
+            }
+        }
+    }
+
+    /// A folder `paddle` of code for Paddle is not Paddle: most of what is imported from a
+    /// well-known package is not in it.
+    fn find_namesakes(&mut self, files: &[SourceFile]) {
+        let mut counts: FxHashMap<&str, (usize, usize)> = FxHashMap::default();
+        let python = files.iter().filter(|file| file.module.language == Language::Python);
+        for file in python {
+            for import in walk::imports(&file.module) {
+                let module = import.module.as_str();
+                let is_package = || known(first(module)) == Known::Package;
+                if import.level == 0 && module.contains('.') && is_package() {
+                    let found = self.resolve(file.id, file.id, 0, module);
+                    let (inside, outside) = counts.entry(first(module)).or_default();
+                    *inside += usize::from(found != Resolution::External);
+                    *outside += usize::from(found == Resolution::External);
+                }
+            }
+        }
+        let namesakes = counts.into_iter().filter(|(_, (inside, outside))| inside < outside);
+        self.namesakes = namesakes.map(|(name, _)| name.into()).collect();
     }
 
     fn folder(&self, file: FileId) -> &str {
@@ -177,7 +217,11 @@ impl Modules {
         let found = match kind {
             Known::Loaded => None,
             Known::Standard => beside_entry().or_else(own_package),
-            _ => beside_entry().or_else(own_package).or_else(usual_place),
+            _ if self.namesakes.contains(first(dotted)) => None,
+            _ => beside_entry()
+                .or_else(own_package)
+                .or_else(|| self.nearest(&self.search_path, from, dotted))
+                .or_else(usual_place),
         };
         found.unwrap_or(Resolution::External)
     }
@@ -192,42 +236,32 @@ impl Modules {
         if beside_entry != Resolution::External {
             return beside_entry;
         }
-        let roots = || {
-            let own = std::iter::successors(Some(self.folder(from)), |folder| {
-                (!folder.is_empty()).then(|| split(folder).0)
-            });
-            own.chain(SOURCE_FOLDERS)
-        };
+        let roots = || folders_up(self.folder(from)).chain(SOURCE_FOLDERS);
         if let Some(file) = roots().find_map(|root| self.file_below(root, dotted)) {
             return file;
         }
-        if let Some(file) = self.nearest(&self.holders, from, dotted) {
+        let holders = self.holders.get(first(dotted)).map_or(&[][..], Vec::as_slice);
+        let elsewhere = self.nearest(&self.search_path, from, dotted);
+        if let Some(file) = elsewhere.or_else(|| self.nearest(holders, from, dotted)) {
             return file;
         }
-        let folder = roots().map(|root| self.below(root, dotted));
-        if let Some(found) = folder.into_iter().find(|found| *found != Resolution::External) {
-            return found;
-        }
-        let loose = if self.changes_search_path { Some(&self.loose) } else { None };
-        loose.and_then(|loose| self.nearest(loose, from, dotted)).unwrap_or(Resolution::External)
+        let folders = roots().map(|root| self.below(root, dotted));
+        let mut found = folders.filter(|found| *found != Resolution::External);
+        found.next().unwrap_or(Resolution::External)
     }
 
-    /// Among the folders that hold the first name, the one that shares most of its path with
-    /// the importing file. None if two are as near.
-    fn nearest(
-        &self,
-        holders: &FxHashMap<Box<str>, Vec<Box<str>>>,
-        from: FileId,
-        dotted: &str,
-    ) -> Option<Resolution> {
+    /// Among folders that hold the module, the one that shares most of its path with the
+    /// importing file. None if two are as near.
+    fn nearest(&self, holders: &[Box<str>], from: FileId, dotted: &str) -> Option<Resolution> {
         let here = self.folder(from);
         let shared = |folder: &str| {
             let pairs = here.split('/').zip(folder.split('/'));
             pairs.take_while(|(a, b)| a == b).count()
         };
-        let found = holders.get(first(dotted))?.iter();
-        let found =
-            found.filter_map(|holder| Some((shared(holder), self.file_below(holder, dotted)?)));
+        let found = holders.iter().filter_map(|holder| {
+            let file = self.file_below(holder, dotted)?;
+            Some((shared(holder), file))
+        });
         let found: Vec<_> = found.collect();
         let best = found.iter().map(|found| found.0).max()?;
         let mut nearest = found.iter().filter(|found| found.0 == best);
@@ -265,6 +299,11 @@ impl Imports for Modules {
             Resolution::External
         }
     }
+}
+
+/// A folder, the folders above it, the root.
+fn folders_up(folder: &str) -> impl Iterator<Item = &str> {
+    std::iter::successors(Some(folder), |at| (!at.is_empty()).then(|| split(at).0))
 }
 
 /// Folder and name of a path; the folder of a top-level name is empty.
@@ -372,13 +411,55 @@ mod tests {
         assert_eq!(tree.from("x/main.py", "opts"), "outside", "a mere module elsewhere");
     }
 
+    fn texts(files: &[(&'static str, &str)]) -> Tree {
+        let sources = files.iter().zip(0..).map(|((path, text), id)| SourceFile {
+            id: FileId(id),
+            path: (*path).to_owned(),
+            text: (*text).into(),
+            module: crate::python::lower(text),
+            reported: true,
+        });
+        let sources: Vec<_> = sources.collect();
+        let paths = files.iter().map(|file| file.0).collect();
+        Tree { paths, modules: Modules::new(&sources) }
+    }
+
     #[test]
-    fn a_changed_search_path_finds_lone_modules() {
-        let mut tree = tree(&["src/lib/opts.py", "src/main.py", "a/log.py", "b/log.py"]);
-        assert_eq!(tree.from("src/main.py", "opts"), "outside");
-        tree.modules.changes_search_path = true;
-        assert_eq!(tree.from("src/main.py", "opts"), "src/lib/opts.py");
-        assert_eq!(tree.from("src/main.py", "log"), "outside", "one of two");
+    fn a_changed_search_path_is_followed() {
+        let init = "import sys, os.path as osp\n\
+                    lib = osp.join(osp.dirname(__file__), '..', 'lib')\n\
+                    def add_path(path):\n    sys.path.insert(0, path)\nadd_path(lib)\n";
+        let filler = format!("x = 'three'\n{}", "# filler\n".repeat(300));
+        let main = format!("import sys\nsys.path.append('./core')\n{filler}");
+        let tree = texts(&[
+            ("src/lib/models/model.py", ""),
+            ("src/lib/datasets/factory.py", ""),
+            ("src/tools/_init_paths.py", init),
+            ("src/tools/main.py", "import _init_paths"),
+            ("main.py", &main),
+            ("core/raft.py", ""),
+            ("core/utils/flow.py", ""),
+            ("three/hidden.py", ""),
+        ]);
+        assert_eq!(tree.from("src/tools/main.py", "models.model"), "src/lib/models/model.py");
+        let factory = "src/lib/datasets/factory.py";
+        assert_eq!(tree.from("src/tools/main.py", "datasets.factory"), factory);
+        assert_eq!(tree.from("main.py", "raft"), "core/raft.py");
+        assert_eq!(tree.from("main.py", "utils.flow"), "core/utils/flow.py");
+        assert_eq!(tree.from("main.py", "hidden"), "outside", "a text of no path");
+    }
+
+    #[test]
+    fn a_folder_may_share_the_name_of_a_known_package() {
+        let tree = texts(&[
+            ("paddle/__init__.py", ""),
+            ("paddle/train.py", "import paddle\nimport paddle.nn as nn\nfrom paddle.io import x"),
+            ("timm/__init__.py", ""),
+            ("timm/layers.py", "import timm._C"),
+            ("main.py", "import timm.layers\nfrom timm.layers import x"),
+        ]);
+        assert_eq!(tree.from("paddle/train.py", "paddle"), "outside");
+        assert_eq!(tree.from("main.py", "timm"), "timm/__init__.py");
     }
 
     #[test]

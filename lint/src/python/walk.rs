@@ -1,7 +1,7 @@
 //! Visits every statement and expression of a module, in no promised order within a node.
 
 use crate::model::{
-    ClassIndex, Expr, ExprKind, FormatPiece, FunctionIndex, LoopHeader, Module, Span, Stmt,
+    ClassIndex, Expr, ExprKind, FormatPiece, FunctionIndex, Import, LoopHeader, Module, Span, Stmt,
     StmtKind,
 };
 
@@ -22,24 +22,43 @@ pub(super) struct Place {
     pub(super) depth: usize,
 }
 
+/// What of a module is visited.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Extent {
+    Everything,
+    TopLevel,
+    Statements,
+}
+
 /// What runs when the module is imported: no bodies of functions.
 pub(super) fn top_level<'a>(module: &'a Module, visit: impl FnMut(Place, Node<'a>)) {
-    walk(module, false, visit);
+    walk(module, Extent::TopLevel, visit);
 }
 
 /// Everything.
 pub(super) fn everything<'a>(module: &'a Module, visit: impl FnMut(Place, Node<'a>)) {
-    walk(module, true, visit);
+    walk(module, Extent::Everything, visit);
 }
 
-fn walk<'a>(module: &'a Module, functions: bool, visit: impl FnMut(Place, Node<'a>)) {
-    let mut walk = Walk { module, functions, visit, depth: 0 };
+/// All imports, wherever they stand.
+pub(super) fn imports(module: &Module) -> Vec<&Import> {
+    let mut imports = Vec::new();
+    walk(module, Extent::Statements, |_, node| {
+        if let Node::Stmt(Stmt { kind: StmtKind::Import(import), .. }) = node {
+            imports.push(import);
+        }
+    });
+    imports
+}
+
+fn walk<'a>(module: &'a Module, extent: Extent, visit: impl FnMut(Place, Node<'a>)) {
+    let mut walk = Walk { module, extent, visit, depth: 0 };
     walk.body(&module.body, Span { start: 0, end: u32::MAX });
 }
 
 struct Walk<'a, F> {
     module: &'a Module,
-    functions: bool,
+    extent: Extent,
     visit: F,
     depth: usize,
 }
@@ -59,6 +78,9 @@ impl<'a, F: FnMut(Place, Node<'a>)> Walk<'a, F> {
     }
 
     fn exprs(&mut self, exprs: impl IntoIterator<Item = &'a Expr>, parent: Span) {
+        if self.extent == Extent::Statements {
+            return;
+        }
         self.depth += 1;
         for expr in exprs {
             self.visit(parent, Node::Expr(expr));
@@ -153,7 +175,7 @@ impl<'a, F: FnMut(Place, Node<'a>)> Walk<'a, F> {
             let parts = parameter.annotation.iter().chain(&parameter.default);
             self.exprs(parts, parameter.span);
         }
-        if self.functions {
+        if self.extent != Extent::TopLevel {
             self.body(&function.body, function.span);
         }
     }
