@@ -1,7 +1,7 @@
 //! Text edits for fixes: indentation, semicolons, brackets and `use` items are handled here.
 //!
 //! Every answer leaves a file that parses if it parsed before. `None`: this cannot be done at
-//! that place without changing more than was asked.
+//! that place without changing more than was asked. The Python front end has the same names.
 
 mod find;
 mod uses;
@@ -9,28 +9,39 @@ mod uses;
 use find::Found;
 
 use crate::finding::Edit;
-use crate::model::{Expr, ExprKind, FileId, Module, Site, Span, StmtKind};
+use crate::model::{Expr, ExprKind, Site, Span, Stmt, StmtKind};
 use crate::project::SourceFile;
 use crate::rust::lex::{self, Token, TokenKind};
 
-/// Makes edits of one file. Places are those of the program model; where a statement is asked
-/// for, the place of anything inside it will do.
-pub struct Editor<'t> {
-    file: FileId,
-    text: &'t str,
-    module: &'t Module,
+/// Makes edits of one Rust file. Places are those of the program model.
+pub struct Editor<'p> {
+    file: &'p SourceFile,
     /// Without comments.
     tokens: Vec<Token>,
 }
 
-impl<'t> Editor<'t> {
-    pub fn new(file: FileId, text: &'t str, module: &'t Module) -> Self {
+/// How a file can name something, and what it lacks for that.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Reached {
+    /// `Ddp`, `nn::Adam`, `tch_ddp::Ddp`.
+    pub name: String,
+    /// The `use` item to add, if there is none.
+    pub import: Option<Edit>,
+}
+
+impl<'p> Editor<'p> {
+    pub fn new(file: &'p SourceFile) -> Self {
         let is_code = |token: &Token| !matches!(token.kind, TokenKind::Comment { .. });
-        Self { file, text, module, tokens: lex::tokens(text).filter(is_code).collect() }
+        Self { file, tokens: lex::tokens(&file.text).filter(is_code).collect() }
     }
 
-    pub fn of(file: &'t SourceFile) -> Self {
-        Self::new(file.id, &file.text, &file.module)
+    fn text(&self) -> &'p str {
+        &self.file.text
+    }
+
+    /// A string literal.
+    pub fn string(&self, value: &str) -> String {
+        format!("{value:?}")
     }
 
     /// Replaces an expression. The new text is put in parentheses where its operators would
@@ -69,11 +80,11 @@ impl<'t> Editor<'t> {
         Some(self.edit(self.between_brackets(call)?, text))
     }
 
-    /// Adds an argument behind the others.
-    pub fn add_argument(&self, call: &Expr, text: &str) -> Option<Edit> {
+    /// Adds an argument behind the others. `None` if `call` is no call.
+    pub fn add_argument(&self, call: &Expr, text: &str) -> Option<Vec<Edit>> {
         let inside = self.between_brackets(call)?;
         let tokens = self.tokens_in(inside);
-        let Some(last) = tokens.last() else { return Some(self.edit(inside, text)) };
+        let Some(last) = tokens.last() else { return Some(vec![self.edit(inside, text)]) };
         let last = if last.is_punct(b',') { &tokens[tokens.len() - 2] } else { last };
         let first = tokens[0];
         let separator = if self.starts_line(first.start) {
@@ -81,67 +92,93 @@ impl<'t> Editor<'t> {
         } else {
             ", ".into()
         };
-        Some(self.insert(last.end as u32, format!("{separator}{text}")))
+        Some(vec![self.insert(last.end as u32, format!("{separator}{text}"))])
     }
 
-    /// The innermost statement that holds a place, with its attributes.
-    pub fn statement(&self, at: Span) -> Option<Span> {
-        Some(self.with_attributes(find::statement(self.module, at)?.stmt.span))
-    }
-
-    /// Makes a statement depend on a condition: `if condition { .. }`. None for what binds names
-    /// for later (`let`, items) and for the value of a block or function.
-    pub fn wrap_in_if(&self, at: Span, condition: &str) -> Option<Vec<Edit>> {
-        let found = find::statement(self.module, at)?;
-        if self.is_value(&found) || self.binds(&found) {
+    /// Takes an argument out of a call, with the comma behind or before it. `None` if the call
+    /// has no such argument, or is a macro call whose arguments are not all its own.
+    pub fn remove_argument(&self, call: &Expr, index: usize) -> Option<Vec<Edit>> {
+        let inside = self.between_brackets(call)?;
+        let ExprKind::Call { arguments, .. } = &call.kind else { return None };
+        let argument = arguments.get(index)?.span;
+        if !inside.contains(argument) {
             return None;
         }
-        let stmt = self.with_attributes(found.stmt.span);
+        let behind = self.after(argument.end).filter(|token| token.is_punct(b','));
+        let before = self.before(argument.start).filter(|token| token.is_punct(b','));
+        let span = match (behind, before, arguments.get(index + 1)) {
+            // The next argument takes its place.
+            (Some(_), _, Some(next)) => Span { start: argument.start, end: next.span.start },
+            (_, Some(comma), None) => Span { start: comma.start as u32, end: argument.end },
+            (Some(comma), None, None) => Span::new(argument.start, comma.end),
+            (None, None, None) => argument,
+            (None, _, Some(_)) => return None,
+        };
+        Some(vec![self.edit(span, "")])
+    }
+
+    /// The innermost statement that holds a place.
+    pub fn statement_at(&self, at: Span) -> Option<&'p Stmt> {
+        Some(find::statement(&self.file.module, at)?.stmt)
+    }
+
+    /// Makes statements depend on a condition: `if test { .. }`. `at` reaches from the first to
+    /// the last of several in a row, or is any place inside one. `None` for what binds names
+    /// for later (`let`, items) and for the value of a block or function.
+    pub fn guard(&self, at: Span, test: &str) -> Option<Vec<Edit>> {
+        let run = find::run(&self.file.module, at);
+        if run.is_empty() || run.iter().any(|found| self.is_value(found) || self.binds(found)) {
+            return None;
+        }
+        let whole = run[0].stmt.span.to(run[run.len() - 1].stmt.span);
+        let stmt = self.with_attributes(whole);
         let is_one_line = self.line_start(stmt.end as usize) <= stmt.start as usize;
         if is_one_line && !self.is_alone(stmt) {
-            let before = self.insert(stmt.start, format!("if {condition} {{ "));
+            let before = self.insert(stmt.start, format!("if {test} {{ "));
             return Some(vec![before, self.insert(stmt.end, " }")]);
         }
         let (newline, margin) = (self.newline(), self.indentation(stmt.start as usize));
         let unit = self.unit();
-        let head = format!("if {condition} {{{newline}{margin}{unit}");
+        let head = format!("if {test} {{{newline}{margin}{unit}");
         let mut edits = vec![self.insert(stmt.start, head)];
         edits.extend(self.indent_lines(stmt, unit));
         edits.push(self.insert(stmt.end, format!("{newline}{margin}}}")));
         Some(edits)
     }
 
-    /// Puts a statement, its semicolon included, before another of the same block. None where
-    /// no block is: in `x => f()` or `|x| f(x)`.
-    pub fn insert_before(&self, at: Span, text: &str) -> Option<Edit> {
-        let stmt = self.statement(at)?;
+    /// Puts code, its semicolon included, before a statement of a block. Lines of `code` are
+    /// indented by four spaces per level; they come out as the file has them. `None` where no
+    /// block is: in `x => f()` or `|x| f(x)`.
+    pub fn insert_before(&self, statement: &Stmt, code: &str) -> Option<Edit> {
+        let stmt = self.with_attributes(statement.span);
         if !self.is_in_block(stmt) {
             return None;
         }
-        Some(self.insert(stmt.start, format!("{}{}", self.indented(stmt, text), self.gap(stmt))))
+        Some(self.insert(stmt.start, format!("{}{}", self.laid_out(stmt, code), self.gap(stmt))))
     }
 
-    /// Puts a statement, its semicolon included, behind another of the same block. None where no
-    /// block is, and behind the value of a block.
-    pub fn insert_after(&self, at: Span, text: &str) -> Option<Edit> {
-        let found = find::statement(self.module, at)?;
-        let stmt = self.with_attributes(found.stmt.span);
+    /// Puts code, its semicolon included, behind a statement of a block. `None` where no block
+    /// is, and behind the value of a block.
+    pub fn insert_after(&self, statement: &Stmt, code: &str) -> Option<Edit> {
+        let found = find::statement(&self.file.module, statement.span)?;
+        let stmt = self.with_attributes(statement.span);
         if !self.is_in_block(stmt) || self.is_value(&found) {
             return None;
         }
         let semicolon = if self.needs_semicolon(&found) { ";" } else { "" };
-        let (gap, text) = (self.gap(stmt), self.indented(stmt, text));
-        Some(self.insert(stmt.end, format!("{semicolon}{gap}{text}")))
+        let (gap, code) = (self.gap(stmt), self.laid_out(stmt, code));
+        Some(self.insert(stmt.end, format!("{semicolon}{gap}{code}")))
     }
 
-    /// Removes a statement, and its lines if nothing else stands on them.
-    pub fn remove(&self, at: Span) -> Option<Edit> {
-        let found = find::statement(self.module, at)?;
-        let stmt = self.with_attributes(found.stmt.span);
+    /// Removes a statement, and its lines if nothing else stands on them. `None` for the value
+    /// of a block, and where no block is.
+    pub fn remove(&self, statement: &Stmt) -> Option<Edit> {
+        let found = find::statement(&self.file.module, statement.span)?;
+        let stmt = self.with_attributes(statement.span);
         if !self.is_in_block(stmt) || self.is_value(&found) {
             return None;
         }
-        let rest = &self.text[stmt.end as usize..];
+        let rest = &self.text()[stmt.end as usize..];
         let length = rest.find('\n').map_or(rest.len(), |at| at + 1);
         // A comment behind the statement stays.
         if self.is_alone(stmt) && rest[..length].trim().is_empty() {
@@ -157,14 +194,26 @@ impl<'t> Editor<'t> {
         self.insert(item.start, format!("{attribute}{gap}"))
     }
 
-    /// Adds `use path;` to the module that holds a place, in its order. None if one of its `use`
-    /// items already names that path. `path` is spelled as in Rust: `tch_ddp::Ddp`.
+    /// Adds `use path;` to the module that holds a place, in its order. `None` if one of its
+    /// `use` items names that path already. `path` is spelled as in Rust: `tch_ddp::Ddp`.
     pub fn add_use(&self, at: Span, path: &str) -> Option<Edit> {
         uses::add(self, at.start as usize, path)
     }
 
+    /// The shortest name that the `use` items of the module around a place give to `dotted`
+    /// (`tch.nn.Adam`).
+    pub fn known_as(&self, at: Span, dotted: &str) -> Option<String> {
+        uses::known_as(self, at.start as usize, dotted)
+    }
+
+    /// How a place can name `dotted`: by a name that `use` items give it, by a new `use` item,
+    /// or by its whole path where another thing has its last name.
+    pub fn reach(&self, at: Span, dotted: &str) -> Reached {
+        uses::reach(self, at, dotted)
+    }
+
     fn edit(&self, span: Span, replacement: impl Into<String>) -> Edit {
-        Edit { site: Site { file: self.file, span }, replacement: replacement.into() }
+        Edit { site: Site { file: self.file.id, span }, replacement: replacement.into() }
     }
 
     fn insert(&self, at: u32, text: impl Into<String>) -> Edit {
@@ -188,24 +237,24 @@ impl<'t> Editor<'t> {
     }
 
     fn line_start(&self, at: usize) -> usize {
-        self.text[..at].rfind('\n').map_or(0, |at| at + 1)
+        self.text()[..at].rfind('\n').map_or(0, |at| at + 1)
     }
 
-    fn indentation(&self, at: usize) -> &'t str {
-        let line = &self.text[self.line_start(at)..];
+    fn indentation(&self, at: usize) -> &'p str {
+        let line = &self.text()[self.line_start(at)..];
         &line[..line.len() - line.trim_start_matches([' ', '\t']).len()]
     }
 
     fn starts_line(&self, at: usize) -> bool {
-        self.text[self.line_start(at)..at].trim().is_empty()
+        self.text()[self.line_start(at)..at].trim().is_empty()
     }
 
     fn newline(&self) -> &'static str {
-        if self.text.contains("\r\n") { "\r\n" } else { "\n" }
+        if self.text().contains("\r\n") { "\r\n" } else { "\n" }
     }
 
     /// One level of indentation, as the first indented line shows it.
-    fn unit(&self) -> &'t str {
+    fn unit(&self) -> &'p str {
         let first_indented = self.tokens.iter().find_map(|token| {
             let indentation = self.indentation(token.start);
             (!indentation.is_empty() && self.starts_line(token.start)).then_some(indentation)
@@ -219,7 +268,7 @@ impl<'t> Editor<'t> {
 
     /// No other code stands on the lines of a statement.
     fn is_alone(&self, span: Span) -> bool {
-        let rest = &self.text[span.end as usize..];
+        let rest = &self.text()[span.end as usize..];
         let line = &rest[..rest.find('\n').unwrap_or(rest.len())];
         let line_end = span.end as usize + line.len();
         let next_is_far = self.after(span.end).is_none_or(|next| next.start >= line_end);
@@ -235,22 +284,30 @@ impl<'t> Editor<'t> {
         }
     }
 
-    /// Lines behind the first, moved to the margin of a statement.
-    fn indented(&self, stmt: Span, text: &str) -> String {
+    /// Code with the file's line ends and indentation, at the margin of a statement.
+    fn laid_out(&self, stmt: Span, code: &str) -> String {
+        let code = code.trim_end();
         if !self.starts_line(stmt.start as usize) {
-            return text.to_owned();
+            return code.to_owned();
         }
         let margin = self.indentation(stmt.start as usize);
-        text.replace('\n', &format!("{}{margin}", self.newline()))
+        let line = |line: &str| {
+            let text = line.trim_start_matches(' ');
+            let depth = (line.len() - text.len()) / 4;
+            let margin = if text.is_empty() { "" } else { margin };
+            format!("{margin}{}{text}", self.unit().repeat(depth))
+        };
+        let lines: Vec<String> = code.lines().map(line).collect();
+        lines.join(self.newline()).strip_prefix(margin).unwrap_or(code).to_owned()
     }
 
     /// Indents the lines behind the first, but for those that begin inside a string.
     fn indent_lines(&self, span: Span, unit: &str) -> Vec<Edit> {
-        let text = &self.text[span.range()];
+        let text = &self.text()[span.range()];
         let starts = text.match_indices('\n').map(|(at, _)| span.start as usize + at + 1);
         starts
             .filter(|&at| {
-                let line = self.text[at..].lines().next().unwrap_or("");
+                let line = self.text()[at..].lines().next().unwrap_or("");
                 !line.trim().is_empty() && !self.is_inside_token(at)
             })
             .map(|at| self.insert(at as u32, unit))
@@ -267,7 +324,7 @@ impl<'t> Editor<'t> {
         let after = self.after(expr.end).is_some_and(|token| match token.kind {
             TokenKind::Punct(sign) => !matches!(sign, b',' | b';' | b'#'),
             TokenKind::Open(sign) => sign != b'{',
-            TokenKind::Ident => matches!(token.text(self.text), "as"),
+            TokenKind::Ident => matches!(token.text(self.text()), "as"),
             _ => false,
         });
         let before = self.before(expr.start).is_some_and(|token| {
@@ -282,7 +339,7 @@ impl<'t> Editor<'t> {
 
     /// `=` and `=>`, but not `==`, `<=`, `>=` and `!=`.
     fn ends_assignment(&self, token: &Token) -> bool {
-        let before = self.text.as_bytes()[..token.start].last();
+        let before = self.text().as_bytes()[..token.start].last();
         match token.kind {
             TokenKind::Punct(b'=') => !matches!(before, Some(b'=' | b'<' | b'>' | b'!')),
             TokenKind::Punct(b'>') => before == Some(&b'='),
@@ -332,7 +389,7 @@ impl<'t> Editor<'t> {
 
     /// Its value is that of its block or function, without `return`.
     fn is_value(&self, found: &Found<'_>) -> bool {
-        let text = &self.text[found.stmt.span.range()];
+        let text = &self.text()[found.stmt.span.range()];
         match &found.stmt.kind {
             StmtKind::Return(Some(value)) if prints(value) => false,
             StmtKind::Return(_) => !text.starts_with("return"),
@@ -343,7 +400,7 @@ impl<'t> Editor<'t> {
 
     /// Names what later statements may need, or is a part of what does.
     fn binds(&self, found: &Found<'_>) -> bool {
-        let is_let = |word: &str| self.text[found.stmt.span.range()].starts_with(word);
+        let is_let = |word: &str| self.text()[found.stmt.span.range()].starts_with(word);
         match &found.stmt.kind {
             StmtKind::Function(_) | StmtKind::Class(_) | StmtKind::Import(_) => true,
             // What `break` gives its loop has no statement of its own in the text.
@@ -361,7 +418,7 @@ impl<'t> Editor<'t> {
     }
 
     fn needs_semicolon(&self, found: &Found<'_>) -> bool {
-        let text = &self.text[found.stmt.span.range()];
+        let text = &self.text()[found.stmt.span.range()];
         match &found.stmt.kind {
             StmtKind::If { .. }
             | StmtKind::Loop { .. }

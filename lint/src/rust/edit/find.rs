@@ -13,24 +13,61 @@ pub(super) struct Found<'m> {
 
 /// The innermost statement that holds a place.
 pub(super) fn statement(module: &Module, at: Span) -> Option<Found<'_>> {
-    let mut search = Search { module, at, found: None };
-    search.stmts(&module.body, false);
-    for block in &module.impls {
-        for &method in &block.methods {
-            search.function(method);
-        }
-    }
+    let mut search = Search { module, at, found: None, ends_at: None, run: Vec::new() };
+    search.module();
     search.found
+}
+
+/// The statements in a row from the first to the last byte of a place; else the innermost one
+/// that holds it.
+pub(super) fn run(module: &Module, at: Span) -> Vec<Found<'_>> {
+    let start = Span { start: at.start, end: at.start };
+    let end = Span { start: at.end, end: at.end };
+    let mut search =
+        Search { module, at: start, found: None, ends_at: Some(end.end), run: Vec::new() };
+    search.module();
+    if search.run.is_empty() {
+        search.run.extend(statement(module, at));
+    }
+    search.run
 }
 
 struct Search<'m> {
     module: &'m Module,
     at: Span,
     found: Option<Found<'m>>,
+    /// Where the last statement of the run ends that starts at `at`.
+    ends_at: Option<u32>,
+    run: Vec<Found<'m>>,
 }
 
 impl<'m> Search<'m> {
+    fn module(&mut self) {
+        self.stmts(&self.module.body, false);
+        for block in &self.module.impls {
+            for &method in &block.methods {
+                self.function(method);
+            }
+        }
+    }
+
+    fn note_run(&mut self, stmts: &'m [Stmt], has_value: bool) {
+        let Some(end) = self.ends_at else { return };
+        let first = stmts.iter().position(|stmt| stmt.span.start == self.at.start);
+        let last = stmts.iter().rposition(|stmt| stmt.span.end == end);
+        if let (Some(first), Some(last)) = (first, last)
+            && first <= last
+        {
+            let found = |(index, stmt)| {
+                let is_last = index + 1 == stmts.len();
+                Found { stmt, is_value: has_value && is_last }
+            };
+            self.run = stmts.iter().enumerate().take(last + 1).skip(first).map(found).collect();
+        }
+    }
+
     fn stmts(&mut self, stmts: &'m [Stmt], has_value: bool) {
+        self.note_run(stmts, has_value);
         for (index, stmt) in stmts.iter().enumerate() {
             // The value of a `break` is a statement of its own, inside that of the `break`.
             let is_wider = |found: Found<'_>| stmt.span.contains(found.stmt.span);

@@ -1,17 +1,24 @@
 //! Edits of Rust texts in many layouts; every result parses.
 
-use super::{Editor, is_operand};
+use super::{Editor, Reached, is_operand};
 use crate::finding::Edit;
 use crate::fixes::edited;
-use crate::model::{Expr, ExprKind, FileId, Module, Span};
+use crate::model::{Expr, ExprKind, FileId, Span, Stmt};
+use crate::project::SourceFile;
 use crate::rust::lower;
 use crate::rust::tests::corpus;
 
+fn file(text: &str) -> SourceFile {
+    let module = lower(text, "crate");
+    assert!(module.errors.is_empty(), "{text}\n{:?}", module.errors);
+    let path = "src/main.rs".to_owned();
+    SourceFile { id: FileId(0), path, text: text.into(), module, reported: true }
+}
+
 /// A text whose `«` and `»` stand around the place to edit.
 struct Marked {
-    text: String,
+    file: SourceFile,
     at: Span,
-    module: Module,
 }
 
 impl Marked {
@@ -19,14 +26,15 @@ impl Marked {
         let start = marked.find('«').expect("a mark");
         let text = marked.replace('«', "");
         let end = text.find('»').expect("an end mark");
-        let text = text.replace('»', "");
-        let module = lower(&text, "crate");
-        assert!(module.errors.is_empty(), "{text}\n{:?}", module.errors);
-        Self { text, at: Span::new(start, end), module }
+        Self { file: file(&text.replace('»', "")), at: Span::new(start, end) }
     }
 
     fn editor(&self) -> Editor<'_> {
-        Editor::new(FileId(0), &self.text, &self.module)
+        Editor::new(&self.file)
+    }
+
+    fn statement(&self) -> &Stmt {
+        self.editor().statement_at(self.at).expect("a statement")
     }
 
     /// Makes the edits; the result must parse.
@@ -34,7 +42,7 @@ impl Marked {
     fn apply(&self, edits: impl IntoIterator<Item = Edit>) -> String {
         let mut edits: Vec<Edit> = edits.into_iter().collect();
         edits.sort_by_key(|edit| edit.site);
-        let new = edited(&self.text, &edits.iter().collect::<Vec<_>>());
+        let new = edited(&self.file.text, &edits.iter().collect::<Vec<_>>());
         let module = lower(&new, "crate");
         assert!(module.errors.is_empty(), "{new}\n{:?}", module.errors);
         new
@@ -44,7 +52,7 @@ impl Marked {
     fn with_call<T>(&self, act: impl FnOnce(&Expr) -> T) -> T {
         let mut act = Some(act);
         let mut result = None;
-        corpus::walk(&self.module, &mut |expr| {
+        corpus::walk(&self.file.module, &mut |expr| {
             if expr.span == self.at
                 && matches!(expr.kind, ExprKind::Call { .. })
                 && let Some(act) = act.take()
@@ -59,14 +67,14 @@ impl Marked {
 #[track_caller]
 fn wraps(marked: &str, expected: &str) {
     let marked = Marked::new(marked);
-    let edits = marked.editor().wrap_in_if(marked.at, "ok").expect("can be wrapped");
+    let edits = marked.editor().guard(marked.at, "ok").expect("can be wrapped");
     assert_eq!(marked.apply(edits), expected);
 }
 
 #[track_caller]
 fn cannot_wrap(marked: &str) {
     let marked = Marked::new(marked);
-    assert_eq!(marked.editor().wrap_in_if(marked.at, "ok"), None);
+    assert_eq!(marked.editor().guard(marked.at, "ok"), None);
 }
 
 #[test]
@@ -264,18 +272,20 @@ fn texts_go_around_expressions() {
 #[track_caller]
 fn changes_call(
     marked: &str,
-    change: impl FnOnce(&Editor<'_>, &Expr) -> Option<Edit>,
+    change: impl FnOnce(&Editor<'_>, &Expr) -> Option<Vec<Edit>>,
     expected: &str,
 ) {
     let marked = Marked::new(marked);
-    let edit = marked.with_call(|call| change(&marked.editor(), call)).expect("can be changed");
-    assert_eq!(marked.apply([edit]), expected);
+    let edits = marked.with_call(|call| change(&marked.editor(), call)).expect("can be changed");
+    assert_eq!(marked.apply(edits), expected);
 }
 
 #[test]
 fn receivers_are_replaced_whole() {
     let change = |text: &'static str| {
-        move |editor: &Editor<'_>, call: &Expr| editor.replace_receiver(call, text)
+        move |editor: &Editor<'_>, call: &Expr| {
+            editor.replace_receiver(call, text).map(|edit| vec![edit])
+        }
     };
     changes_call(
         "fn f() { «opt.backward_step(&loss)»; }",
@@ -304,7 +314,9 @@ fn receivers_are_replaced_whole() {
 
 #[test]
 fn arguments_are_replaced_and_added() {
-    let replace = |editor: &Editor<'_>, call: &Expr| editor.replace_arguments(call, "a, &b");
+    let replace = |editor: &Editor<'_>, call: &Expr| {
+        editor.replace_arguments(call, "a, &b").map(|edit| vec![edit])
+    };
     changes_call("fn f() { «g(x, (y, z))»; }", replace, "fn f() { g(a, &b); }");
     changes_call("fn f() { «g::<(A, B)>()»; }", replace, "fn f() { g::<(A, B)>(a, &b); }");
     changes_call("fn f() { «x.g(y)(z)»; }", replace, "fn f() { x.g(y)(a, &b); }");
@@ -326,8 +338,8 @@ fn inserts(marked: &str, before: Option<&str>, after: Option<&str>) {
     let marked = Marked::new(marked);
     let editor = marked.editor();
     let made = |edit: Option<Edit>| edit.map(|edit| marked.apply([edit]));
-    assert_eq!(made(editor.insert_before(marked.at, "n();")).as_deref(), before);
-    assert_eq!(made(editor.insert_after(marked.at, "n();")).as_deref(), after);
+    assert_eq!(made(editor.insert_before(marked.statement(), "n();")).as_deref(), before);
+    assert_eq!(made(editor.insert_after(marked.statement(), "n();")).as_deref(), after);
 }
 
 #[test]
@@ -375,7 +387,8 @@ fn statements_are_inserted_in_blocks() {
 #[test]
 fn inserted_lines_have_the_margin_of_their_block() {
     let marked = Marked::new("fn f() {\n    {\n        «a();»\n    }\n}\n");
-    let edit = marked.editor().insert_before(marked.at, "if x {\n    y();\n}").expect("a block");
+    let edit =
+        marked.editor().insert_before(marked.statement(), "if x {\n    y();\n}").expect("a block");
     assert_eq!(
         marked.apply([edit]),
         "fn f() {\n    {\n        if x {\n            y();\n        }\n        a();\n    }\n}\n"
@@ -385,7 +398,7 @@ fn inserted_lines_have_the_margin_of_their_block() {
 #[track_caller]
 fn removes(marked: &str, expected: Option<&str>) {
     let marked = Marked::new(marked);
-    let edit = marked.editor().remove(marked.at);
+    let edit = marked.editor().remove(marked.statement());
     assert_eq!(edit.map(|edit| marked.apply([edit])).as_deref(), expected);
 }
 
@@ -405,7 +418,7 @@ fn statements_are_removed_with_their_lines() {
 #[track_caller]
 fn attributes(marked: &str, expected: &str) {
     let marked = Marked::new(marked);
-    let item = marked.module.classes.first().map_or(marked.at, |class| class.span);
+    let item = marked.file.module.classes.first().map_or(marked.at, |class| class.span);
     assert_eq!(marked.apply([marked.editor().add_attribute(item, "#[a]")]), expected);
 }
 
@@ -567,18 +580,19 @@ fn all_statements_of_real_code_can_be_edited() {
     let texts =
         [include_str!("../lower/stmts.rs"), include_str!("../crates.rs"), include_str!("uses.rs")];
     for text in texts {
-        let module = lower(text, "crate");
-        let editor = Editor::new(FileId(0), text, &module);
+        let file = file(text);
+        let editor = Editor::new(&file);
         let mut places = Vec::new();
-        corpus::walk(&module, &mut |expr| places.push(expr.span));
+        corpus::walk(&file.module, &mut |expr| places.push(expr.span));
         places.sort();
         places.dedup();
         for at in places.into_iter().step_by(61) {
+            let Some(stmt) = editor.statement_at(at) else { continue };
             let edits = [
-                editor.wrap_in_if(at, "ok"),
-                editor.insert_before(at, "const _: () = ();").map(|edit| vec![edit]),
-                editor.insert_after(at, "const _: () = ();").map(|edit| vec![edit]),
-                editor.remove(at).map(|edit| vec![edit]),
+                editor.guard(at, "ok"),
+                editor.insert_before(stmt, "const _: () = ();").map(|edit| vec![edit]),
+                editor.insert_after(stmt, "const _: () = ();").map(|edit| vec![edit]),
+                editor.remove(stmt).map(|edit| vec![edit]),
                 editor.add_use(at, "m::N").map(|edit| vec![edit]),
             ];
             for mut edits in edits.into_iter().flatten() {
@@ -589,4 +603,86 @@ fn all_statements_of_real_code_can_be_edited() {
             }
         }
     }
+}
+
+#[test]
+fn several_statements_get_one_guard() {
+    wraps(
+        "fn f() {\n    a();\n    «b();\n    c();»\n    d();\n}\n",
+        "fn f() {\n    a();\n    if ok {\n        b();\n        c();\n    }\n    d();\n}\n",
+    );
+    wraps("fn f() { «a(); b();» c(); }", "fn f() { if ok { a(); b(); } c(); }");
+    wraps("fn f() { for x in y { «a(); b();» } }", "fn f() { for x in y { if ok { a(); b(); } } }");
+    cannot_wrap("fn f() { «a(); let x = b();» c(x); }");
+    cannot_wrap("fn f() -> T { «a(); b()» }");
+}
+
+#[test]
+fn arguments_are_removed_with_their_comma() {
+    let at =
+        |index: usize| move |editor: &Editor<'_>, call: &Expr| editor.remove_argument(call, index);
+    changes_call("fn f() { «g(a, b)»; }", at(0), "fn f() { g(b); }");
+    changes_call("fn f() { «g(a, b)»; }", at(1), "fn f() { g(a); }");
+    changes_call("fn f() { «g(a, &b, c)»; }", at(1), "fn f() { g(a, c); }");
+    changes_call("fn f() { «g(a)»; }", at(0), "fn f() { g(); }");
+    changes_call("fn f() { «g(a,)»; }", at(0), "fn f() { g(); }");
+    changes_call("fn f() { «g(a, b,)»; }", at(1), "fn f() { g(a,); }");
+    changes_call(
+        "fn f() {\n    «g(\n        a,\n        b,\n    )»;\n}",
+        at(1),
+        "fn f() {\n    g(\n        a,\n    );\n}",
+    );
+    let marked = Marked::new("fn f() { «g(a)»; }");
+    assert_eq!(marked.with_call(|call| marked.editor().remove_argument(call, 1)), None);
+}
+
+#[test]
+fn inserted_code_has_the_indentation_of_the_file() {
+    let marked = Marked::new("fn f() {\r\n\t«a();»\r\n}\r\n");
+    let edit =
+        marked.editor().insert_after(marked.statement(), "if x {\n    y();\n\n    z();\n}\n");
+    assert_eq!(
+        marked.apply(edit),
+        "fn f() {\r\n\ta();\r\n\tif x {\r\n\t\ty();\r\n\r\n\t\tz();\r\n\t}\r\n}\r\n"
+    );
+}
+
+#[test]
+fn names_are_found_in_use_items() {
+    let known = |text: &str, dotted: &str| {
+        let marked = Marked::new(text);
+        marked.editor().known_as(marked.at, dotted)
+    };
+    let text =
+        "use tch::{nn, nn::Adam, Tensor as T};\nuse tch_ddp::*;\nuse a::B as _;\nfn «f»() {}\n";
+    assert_eq!(known(text, "tch.nn.Adam").as_deref(), Some("Adam"));
+    assert_eq!(known(text, "tch.nn.Sgd").as_deref(), Some("nn::Sgd"));
+    assert_eq!(known(text, "tch.Tensor").as_deref(), Some("T"));
+    assert_eq!(known(text, "tch_ddp.Ddp").as_deref(), Some("Ddp"));
+    assert_eq!(known(text, "tch.nnx"), None);
+    assert_eq!(known(text, "a.B"), None);
+    assert_eq!(known("use a::B;\nmod m { fn «f»() {} }\n", "a.B"), None);
+}
+
+#[test]
+fn things_are_reached_by_name_by_use_or_by_path() {
+    let reach = |text: &str, dotted: &str| {
+        let marked = Marked::new(text);
+        let Reached { name, import } = marked.editor().reach(marked.at, dotted);
+        (name, import.map(|edit| marked.apply([edit])))
+    };
+    let name = |name: &str| (name.to_owned(), None);
+    assert_eq!(reach("use tch_ddp::Ddp;\nfn «f»() {}\n", "tch_ddp.Ddp"), name("Ddp"));
+    assert_eq!(
+        reach("use tch::nn;\nfn «f»() {}\n", "tch_ddp.Ddp"),
+        ("Ddp".into(), Some("use tch::nn;\nuse tch_ddp::Ddp;\nfn f() {}\n".into()))
+    );
+    assert_eq!(reach("struct Ddp;\nfn «f»() {}\n", "tch_ddp.Ddp"), name("tch_ddp::Ddp"));
+    assert_eq!(reach("use other::Ddp;\nfn «f»() {}\n", "tch_ddp.Ddp"), name("tch_ddp::Ddp"));
+}
+
+#[test]
+fn string_literals_are_escaped() {
+    let file = file("fn f() {}");
+    assert_eq!(Editor::new(&file).string("a\"b\\\n"), r#""a\"b\\\n""#);
 }

@@ -1,8 +1,8 @@
 //! Where a new `use` item goes.
 
-use super::Editor;
+use super::{Editor, Reached};
 use crate::finding::Edit;
-use crate::model::{Imported, StmtKind};
+use crate::model::{Imported, Name, Span, StmtKind};
 use crate::rust::lex::{Token, TokenKind};
 
 /// A `use` item of the module in question.
@@ -49,7 +49,7 @@ fn region(editor: &Editor<'_>, at: usize) -> std::ops::Range<usize> {
     for open in (2..tokens.len()).take_while(|&index| tokens[index].start < at) {
         let is_module = tokens[open].kind == TokenKind::Open(b'{')
             && tokens[open - 1].kind == TokenKind::Ident
-            && tokens[open - 2].text(editor.text) == "mod";
+            && tokens[open - 2].text(editor.text()) == "mod";
         if !is_module {
             continue;
         }
@@ -89,13 +89,14 @@ fn uses(editor: &Editor<'_>, region: &std::ops::Range<usize>) -> Vec<Use> {
             }
             TokenKind::Close(_) => depth = depth.saturating_sub(1),
             TokenKind::Punct(b';') if depth == 0 => item_start = index + 1,
-            TokenKind::Ident if depth == 0 && token.text(editor.text) == "use" => {
+            TokenKind::Ident if depth == 0 && token.text(editor.text()) == "use" => {
                 let end = tokens[index..].iter().position(|token| token.is_punct(b';'));
                 let Some(end) = end.map(|length| index + length) else { break };
                 let is_public =
-                    tokens[item_start..index].iter().any(|t| t.text(editor.text) == "pub");
+                    tokens[item_start..index].iter().any(|t| t.text(editor.text()) == "pub");
                 if !is_public {
-                    let path = tokens[index + 1..end].iter().map(|t| t.text(editor.text)).collect();
+                    let path =
+                        tokens[index + 1..end].iter().map(|t| t.text(editor.text())).collect();
                     let start = tokens[item_start].start;
                     uses.push(Use { start, end: tokens[end].end, path });
                 }
@@ -112,23 +113,77 @@ fn uses(editor: &Editor<'_>, region: &std::ops::Range<usize>) -> Vec<Use> {
     uses
 }
 
-/// The file binds the last name of the path to that path already.
-fn is_bound(editor: &Editor<'_>, items: &[Use], path: &str) -> bool {
-    let (module, name) = path.rsplit_once("::").unwrap_or(("", path));
-    let module = module.replace("::", ".");
-    editor.module.body.iter().any(|stmt| {
-        let StmtKind::Import(import) = &stmt.kind else { return false };
-        let same = match &import.what {
-            Imported::Member(member) => {
-                *member == name && import.binding == name && import.module == module.as_str()
-            }
-            Imported::All => import.module == module.as_str(),
-            Imported::Module => {
-                module.is_empty() && import.module == name && import.binding == name
-            }
-        };
+/// What the `use` items bind: the name, and the dotted path; `None` for everything below it.
+fn bindings<'e>(
+    editor: &Editor<'e>,
+    items: &[Use],
+) -> impl Iterator<Item = (Option<Name>, String)> + use<'e> {
+    let ranges: Vec<_> = items.iter().map(|item| item.start..item.end).collect();
+    editor.file.module.body.iter().filter_map(move |stmt| {
+        let StmtKind::Import(import) = &stmt.kind else { return None };
         let start = stmt.span.start as usize;
-        same && items.iter().any(|item| (item.start..item.end).contains(&start))
+        ranges.iter().any(|range| range.contains(&start)).then_some(())?;
+        Some(match &import.what {
+            Imported::Member(member) => {
+                (Some(import.binding), format!("{}.{member}", import.module))
+            }
+            Imported::Module => (Some(import.binding), import.module.to_string()),
+            Imported::All => (None, import.module.to_string()),
+        })
+    })
+}
+
+/// The module binds the last name of the path to that path already.
+fn is_bound(editor: &Editor<'_>, items: &[Use], path: &str) -> bool {
+    let dotted = path.replace("::", ".");
+    let (parent, last) = dotted.rsplit_once('.').unwrap_or(("", &dotted));
+    bindings(editor, items).any(|(name, bound)| match name {
+        Some(name) => name == last && bound == dotted,
+        None => bound == parent,
+    })
+}
+
+pub(super) fn known_as(editor: &Editor<'_>, at: usize, dotted: &str) -> Option<String> {
+    let items = uses(editor, &region(editor, at));
+    let names = bindings(editor, &items).filter_map(|(name, bound)| {
+        let rest = dotted.strip_prefix(&bound)?;
+        if !rest.is_empty() && !rest.starts_with('.') {
+            return None;
+        }
+        match name {
+            // For its trait methods alone.
+            Some(name) if name == "_" => None,
+            Some(name) => Some(format!("{name}{rest}").replace('.', "::")),
+            None => rest.strip_prefix('.').map(|rest| rest.replace('.', "::")),
+        }
+    });
+    names.min_by_key(String::len)
+}
+
+pub(super) fn reach(editor: &Editor<'_>, at: Span, dotted: &str) -> Reached {
+    if let Some(name) = editor.known_as(at, dotted) {
+        return Reached { name, import: None };
+    }
+    let path = dotted.replace('.', "::");
+    let last = path.rsplit("::").next().unwrap_or(&path);
+    if is_taken(editor, last) {
+        return Reached { name: path, import: None };
+    }
+    let import = editor.add_use(at, &path);
+    Reached { name: last.to_owned(), import }
+}
+
+/// Something at the top level of the file, or of its inline modules, has that name.
+fn is_taken(editor: &Editor<'_>, name: &str) -> bool {
+    let module = &editor.file.module;
+    module.body.iter().any(|stmt| match &stmt.kind {
+        StmtKind::Import(import) => import.binding == name,
+        StmtKind::Function(index) => module.function(*index).name == name,
+        StmtKind::Class(index) => module.class(*index).name == name,
+        StmtKind::Assign { targets, .. } => targets
+            .iter()
+            .any(|target| target.path().is_some_and(|path| path.len() == 1 && path[0] == name)),
+        _ => false,
     })
 }
 
@@ -136,7 +191,7 @@ fn is_bound(editor: &Editor<'_>, items: &[Use], path: &str) -> bool {
 /// run of any.
 fn group<'u>(editor: &Editor<'_>, items: &'u [Use]) -> &'u [Use] {
     let is_far = |a: &Use, b: &Use| {
-        let between = &editor.text[a.end.min(b.start)..b.start];
+        let between = &editor.text()[a.end.min(b.start)..b.start];
         between.matches('\n').count() > 1
             && between.lines().skip(1).any(|line| line.trim().is_empty())
     };
@@ -157,7 +212,7 @@ fn order(path: &str) -> Vec<&str> {
 
 /// The end of the line if only a comment follows.
 fn line_end(editor: &Editor<'_>, at: usize) -> Option<usize> {
-    let rest = &editor.text[at..];
+    let rest = &editor.text()[at..];
     let line = &rest[..rest.find('\n').unwrap_or(rest.len())];
     let line = line.strip_suffix('\r').unwrap_or(line);
     let behind = line.trim();
@@ -184,12 +239,12 @@ fn before_items(editor: &Editor<'_>, region: &std::ops::Range<usize>, text: &str
     let is_file = region.start == 0;
     let attributes = inner_attributes_end(editor, region);
     let opens = if is_file { 0 } else { editor.tokens[region.start - 1].end };
-    let head = attributes.max(opens).max(if is_file { head_end(editor.text) } else { 0 });
+    let head = attributes.max(opens).max(if is_file { head_end(editor.text()) } else { 0 });
     let next = editor
         .tokens
         .get(region.start..)
         .and_then(|tokens| tokens.iter().find(|token| token.start >= head));
-    if editor.text[..head].trim_start_matches('\u{feff}').is_empty() {
+    if editor.text()[..head].trim_start_matches('\u{feff}').is_empty() {
         return editor.insert(head as u32, format!("{text}{newline}{newline}"));
     }
     if is_file {
