@@ -3,6 +3,7 @@
 //! A program is an entry and what it reaches. The interpreter runs it abstractly; `Program`
 //! answers questions about that run.
 
+pub mod devices;
 pub mod dump;
 pub mod event;
 pub mod facts;
@@ -52,6 +53,7 @@ pub struct Program<'p> {
     orphan_trees: Vec<(FunctionRef, Tree)>,
     trained: OnceCell<FxHashSet<EventId>>,
     by_role: OnceCell<FxHashMap<Role, Vec<EventId>>>,
+    makers: OnceCell<FxHashMap<Term, EventId>>,
 }
 
 /// Which ranks of a distributed run get somewhere.
@@ -113,6 +115,7 @@ impl<'p> Program<'p> {
             orphan_trees,
             trained: OnceCell::new(),
             by_role: OnceCell::new(),
+            makers: OnceCell::new(),
         }
     }
 

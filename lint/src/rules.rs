@@ -1,6 +1,8 @@
 //! The registry: one `mod` line and one entry in `RULES` per rule, both sorted by name.
 
 mod attribute_of_wrapped_model;
+mod bad_device_ids;
+mod cpu_tensor_on_nccl;
 mod data_parallel_in_use;
 mod device_zero_on_every_rank;
 mod divergent_collective;
@@ -9,10 +11,13 @@ mod fixed_device_in_forward;
 mod forward_bypasses_wrapper;
 mod fused_step_hides_check;
 mod gather_without_grad;
+mod global_rank_as_device;
 pub(crate) mod invalid_syntax;
 mod legacy_launcher_argument;
+mod load_without_map_location;
 mod local_value_decides;
 mod loss_inside_model;
+mod missing_set_device;
 mod missing_set_epoch;
 mod module_of_unwrapped_model;
 mod non_tensor_forward_output;
@@ -38,6 +43,8 @@ use crate::rule::Rule;
 #[rustfmt::skip]
 pub static RULES: &[&Rule] = &[
     &attribute_of_wrapped_model::RULE,
+    &bad_device_ids::RULE,
+    &cpu_tensor_on_nccl::RULE,
     &data_parallel_in_use::RULE,
     &device_zero_on_every_rank::RULE,
     &divergent_collective::RULE,
@@ -46,10 +53,13 @@ pub static RULES: &[&Rule] = &[
     &forward_bypasses_wrapper::RULE,
     &fused_step_hides_check::RULE,
     &gather_without_grad::RULE,
+    &global_rank_as_device::RULE,
     &invalid_syntax::RULE,
     &legacy_launcher_argument::RULE,
+    &load_without_map_location::RULE,
     &local_value_decides::RULE,
     &loss_inside_model::RULE,
+    &missing_set_device::RULE,
     &missing_set_epoch::RULE,
     &module_of_unwrapped_model::RULE,
     &non_tensor_forward_output::RULE,

@@ -17,7 +17,7 @@ declare_rule! {
     /// import torch
     /// import torch.distributed as dist
     ///
-    /// dist.init_process_group("nccl")
+    /// dist.init_process_group("gloo")
     /// total = torch.ones(1)
     /// if dist.get_rank() == 0:
     ///     dist.all_reduce(total)  # ~ divergent-collective
@@ -26,7 +26,7 @@ declare_rule! {
     /// import torch
     /// import torch.distributed as dist
     ///
-    /// dist.init_process_group("nccl")
+    /// dist.init_process_group("gloo")
     /// total = torch.ones(1)
     /// dist.all_reduce(total)
     /// if dist.get_rank() == 0:

@@ -16,8 +16,8 @@ declare_rule! {
     /// import torch.distributed as dist
     /// from torch.nn.parallel import DistributedDataParallel as DDP
     ///
-    /// dist.init_process_group("nccl")
-    /// model = DDP(torch.nn.BatchNorm1d(8).cuda())
+    /// dist.init_process_group("gloo")
+    /// model = DDP(torch.nn.BatchNorm1d(8))
     /// if dist.get_rank() == 0:
     ///     with torch.no_grad():
     ///         model(torch.ones(2, 8))  # ~ divergent-forward
@@ -27,8 +27,8 @@ declare_rule! {
     /// import torch.distributed as dist
     /// from torch.nn.parallel import DistributedDataParallel as DDP
     ///
-    /// dist.init_process_group("nccl")
-    /// model = DDP(torch.nn.BatchNorm1d(8).cuda())
+    /// dist.init_process_group("gloo")
+    /// model = DDP(torch.nn.BatchNorm1d(8))
     /// if dist.get_rank() == 0:
     ///     model.eval()
     ///     with torch.no_grad():

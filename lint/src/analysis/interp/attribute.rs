@@ -301,6 +301,12 @@ impl<'p> Interpreter<'p> {
         if let [only] = held.as_slice() {
             return only.clone();
         }
+        // Under a key that is not known, one of all.
+        if self.terms.as_const(key).is_none()
+            && let Some(one) = self.one_of(held)
+        {
+            return one;
+        }
         let is_known = !matches!(self.terms.kind(container), TermKind::Object(_));
         if is_known && self.terms.origins(container).is_empty() {
             let term = self.terms.make(TermKind::Item(container, key));

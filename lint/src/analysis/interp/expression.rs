@@ -85,6 +85,9 @@ impl<'p> Interpreter<'p> {
         match &expr.kind {
             ExprKind::Collection { kind, items } => self.collection(*kind, items, site),
             ExprKind::Dict(items) => self.dict(items, site),
+            ExprKind::Comprehension { kind: CollectionKind::Dict, element, clauses } => {
+                self.dict_comprehension(element, clauses, site)
+            }
             ExprKind::Comprehension { element, clauses, .. } => {
                 self.comprehension(element, clauses, site)
             }
@@ -575,7 +578,14 @@ impl<'p> Interpreter<'p> {
     }
 
     fn comprehension(&mut self, element: &'p Expr, clauses: &'p [Clause], site: Site) -> Value {
-        let mark = self.store.mark();
+        self.enter_clauses(clauses);
+        let element = self.eval(element);
+        let list = self.list(site, vec![element], true);
+        self.value(list)
+    }
+
+    /// Binds the targets of a comprehension to one item each.
+    fn enter_clauses(&mut self, clauses: &'p [Clause]) {
         for clause in clauses {
             let iterated = self.eval(&clause.iter);
             let item = self.item_in_loop(&iterated, &clause.target);
@@ -584,10 +594,46 @@ impl<'p> Interpreter<'p> {
                 self.eval(test);
             }
         }
-        let element = self.eval(element);
-        let _ = mark;
-        let list = self.list(site, vec![element], true);
-        self.value(list)
+    }
+
+    /// `{key: value for ..}`: over keys that are written out, a dict with these keys.
+    fn dict_comprehension(
+        &mut self,
+        element: &'p Expr,
+        clauses: &'p [Clause],
+        site: Site,
+    ) -> Value {
+        let ExprKind::Collection { items, .. } = &element.kind else {
+            return self.comprehension(element, clauses, site);
+        };
+        let [key, value] = items.as_slice() else {
+            return self.comprehension(element, clauses, site);
+        };
+        let dict = self.new_object(site, ObjectClass::Dict, Vec::new(), None);
+        let written = match clauses {
+            [clause] if clause.tests.is_empty() => {
+                let iterated = self.eval_quietly(&clause.iter);
+                iterated.single().and_then(|t| self.sequence(t)).map(|items| (clause, items))
+            }
+            _ => None,
+        };
+        if let Some((clause, items)) = written.filter(|(_, items)| items.len() <= CONTENTS_MAX) {
+            for item in items {
+                self.assign(&clause.target, &item, false);
+                let key = self.eval(key);
+                let value = self.eval(value);
+                match key.single().filter(|&k| self.terms.as_const(k).is_some()) {
+                    Some(key) => self.write(Key::Item(dict, key), value),
+                    None => self.add_item(dict, &value),
+                }
+            }
+            return self.value(dict);
+        }
+        self.enter_clauses(clauses);
+        self.eval(key);
+        let value = self.eval(value);
+        self.add_item(dict, &value);
+        self.value(dict)
     }
 
     /// The item that a loop over a value binds to its target.
@@ -637,7 +683,7 @@ impl<'p> Interpreter<'p> {
         }
     }
 
-    fn one_of(&mut self, values: Vec<Value>) -> Option<Value> {
+    pub(super) fn one_of(&mut self, values: Vec<Value>) -> Option<Value> {
         let mut values = values.into_iter();
         let mut joined = values.next()?;
         for (position, value) in values.enumerate() {

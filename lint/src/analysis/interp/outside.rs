@@ -950,6 +950,12 @@ impl<'p> Interpreter<'p> {
                 }
                 Some(if is_modules { self.value(receiver) } else { self.nothing() })
             }
+            "items" if object.class == ObjectClass::Dict => {
+                let held = self.contents(receiver);
+                let pairs = held.into_iter().map(|value| self.pair(value, site)).collect();
+                let list = self.list(site, pairs, true);
+                Some(self.value(list))
+            }
             "values" | "items" | "iter" | "copy" | "into_iter" | "iter_mut" if !is_modules => {
                 let held = self.contents(receiver);
                 let list = self.list(site, held, true);
@@ -967,6 +973,14 @@ impl<'p> Interpreter<'p> {
             }
             _ => None,
         }
+    }
+
+    /// An item of a dict with a key that is not known.
+    fn pair(&mut self, value: Value, site: Site) -> Value {
+        let Some(term) = value.single() else { return value };
+        let key = self.fresh(site, Taint::NONE, &[]);
+        let pair = self.terms.make(TermKind::Tuple(Box::new([key, term])));
+        self.value(pair)
     }
 
     /// Built-in functions whose meaning is not a matter of tables.

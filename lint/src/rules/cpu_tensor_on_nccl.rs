@@ -1,0 +1,260 @@
+use crate::analysis::devices::Device;
+use crate::analysis::{Call, Event, Object, ObjectClass, Value};
+use crate::prelude::*;
+use crate::table::{Flag, Role};
+
+declare_rule! {
+    /// A tensor on the CPU is given to a collective over NCCL.
+    ///
+    /// NCCL moves memory between GPUs: `No backend type associated with device type cpu`, in
+    /// older versions `Tensors must be CUDA and dense`.
+    ///
+    /// ```python bad
+    /// import os
+    /// import torch
+    /// import torch.distributed as dist
+    ///
+    /// torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    /// dist.init_process_group("nccl")
+    /// count = torch.tensor([3.0])
+    /// dist.all_reduce(count)  # ~ cpu-tensor-on-nccl
+    /// ```
+    /// ```python good
+    /// import os
+    /// import torch
+    /// import torch.distributed as dist
+    ///
+    /// torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    /// dist.init_process_group("nccl")
+    /// count = torch.tensor([3.0], device="cuda")
+    /// dist.all_reduce(count)
+    /// ```
+    ///
+    /// # Known limits
+    /// A group that was started without a backend, or with `cpu:gloo,cuda:nccl`, takes tensors
+    /// of both kinds, and so may one of `new_group`. Tensors whose device the text does not
+    /// settle are silent.
+    pub static RULE = {
+        name: "cpu-tensor-on-nccl",
+        level: Level::Error,
+        harm: Harm::Crash,
+        tier: 1,
+        languages: PYTHON,
+        fix: FixKind::No,
+        check,
+    };
+}
+
+fn check(program: &Program<'_>, report: &mut Report<'_>) {
+    if !program.uses_only_nccl() || program.changes_default_device() {
+        return;
+    }
+    for (event, call) in program.calls(Role::Collective) {
+        if program.has_flag(call, Flag::Objects) || in_own_group(program, call) {
+            continue;
+        }
+        // Another backend may be meant where something speaks of it.
+        if program.runs_only_alone(event.path) || asks_for_gloo(program, event) {
+            continue;
+        }
+        let row = call.row;
+        let sent = row.and_then(|r| r.input).into_iter().chain(row.and_then(|r| r.output));
+        for name in sent {
+            let Some(argument) = call.argument(&name).known() else { continue };
+            let Some(made) = cpu_tensor(program, &argument.value) else { continue };
+            let text = program.text(program.site_of(event.site.file, argument.expr));
+            report
+                .at(event.site, format!("`{text}` is on the CPU, and the group talks over NCCL"))
+                .why("NCCL takes tensors on GPUs alone: this raises")
+                .help("make the tensor on this rank's GPU: `device=\"cuda\"`, or move it there")
+                .related(made, "made here, on the CPU");
+            break;
+        }
+    }
+}
+
+fn in_own_group(program: &Program<'_>, call: &Call<'_>) -> bool {
+    call.arguments.iter().any(|a| {
+        a.spread
+            || a.name.is_some_and(|n| matches!(&*n, "group" | "process_group" | "pg"))
+                && a.value.single() != Some(program.terms().none)
+    })
+}
+
+fn asks_for_gloo(program: &Program<'_>, event: &Event<'_>) -> bool {
+    program.conditions(event.path).any(|node| {
+        let text = program.text(node.site);
+        text.contains("backend") || text.contains("gloo") || text.contains("is_cuda")
+    })
+}
+
+/// The value, or what a list is made of, may be a tensor on the CPU. Gives where it is made.
+fn cpu_tensor(program: &Program<'_>, value: &Value) -> Option<Site> {
+    value.terms().find_map(|term| {
+        let list = program.object_of(term).filter(|o| o.class == ObjectClass::List);
+        match list {
+            Some(list) => cpu_slots(program, list),
+            None if program.tensor_device(term) == Some(Device::Cpu) => {
+                program.maker(term).map(|(event, _)| event.site)
+            }
+            None => None,
+        }
+    })
+}
+
+/// A list that is filled with tensors on the CPU where it is written. What it holds later is
+/// what the collective put there.
+fn cpu_slots(program: &Program<'_>, list: &Object<'_>) -> Option<Site> {
+    let is_inside = |event: &Event<'_>| {
+        event.site.file == list.site.file && list.site.span.contains(event.site.span)
+    };
+    let moves = program.calls(Role::Move).any(|(event, _)| is_inside(event));
+    let made = |role| {
+        program.calls(role).find(|(event, call)| {
+            let device = call.result.single().and_then(|term| program.tensor_device(term));
+            is_inside(event) && device == Some(Device::Cpu)
+        })
+    };
+    let (event, _) = made(Role::MakeTensor).or_else(|| made(Role::Random))?;
+    (!moves).then_some(event.site)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dict_of_numbers_in_a_helper_counts() {
+        check_files(&[
+            (
+                "meters.py",
+                "
+import torch.distributed as dist
+def average(values):
+    for key in values:
+        dist.all_reduce(values[key])  # ~ cpu-tensor-on-nccl: `values[key]`
+        values[key] /= dist.get_world_size()
+    return values
+",
+            ),
+            (
+                "main.py",
+                "
+import torch
+from meters import average
+torch.distributed.init_process_group(backend='nccl')
+for step in range(3):
+    loss = torch.nn.Linear(2, 2)(torch.ones(2)).sum()
+    average({'loss': torch.tensor(loss.item()), 'n': torch.ones(1)})
+",
+            ),
+        ]);
+    }
+
+    #[test]
+    fn a_list_of_slots_counts() {
+        check_python(
+            "
+import torch
+import torch.distributed as dist
+dist.init_process_group('nccl')
+mine = torch.zeros(4).cuda()
+slots = [torch.zeros(4) for _ in range(dist.get_world_size())]
+dist.all_gather(slots, mine)  # ~ cpu-tensor-on-nccl: `slots`
+",
+        );
+    }
+
+    #[test]
+    fn what_is_computed_on_the_cpu_counts() {
+        check_python(
+            "
+import torch
+import torch.distributed as dist
+class Meter:
+    def __init__(self):
+        self.total, self.n = 0.0, 0
+    def add(self, loss, n):
+        self.total += loss.item() * n
+        self.n += n
+    def sync(self):
+        both = torch.as_tensor([self.total, self.n], dtype=torch.float64)
+        dist.all_reduce(both)  # ~ cpu-tensor-on-nccl
+dist.init_process_group('nccl')
+meter = Meter()
+for _ in range(3):
+    meter.add(torch.nn.Linear(2, 2)(torch.ones(2)).sum(), 1)
+meter.sync()
+",
+        );
+    }
+
+    #[test]
+    fn tensors_on_gpus_are_silent() {
+        check_python(
+            "
+import os, torch
+import torch.distributed as dist
+device = torch.device('cuda', int(os.environ['LOCAL_RANK']))
+dist.init_process_group('nccl')
+a = torch.tensor([1.0], device=device)
+b = torch.tensor([1.0]).to(device)
+c = torch.zeros_like(a)
+d = torch.tensor(a)
+e = torch.cuda.FloatTensor([1.0])
+for value in (a, b, c, d, e):
+    dist.all_reduce(value)
+dist.broadcast(torch.ones(1).cuda(), 0)
+",
+        );
+    }
+
+    #[test]
+    fn other_backends_and_objects_are_silent() {
+        check_python(
+            "
+import torch
+import torch.distributed as dist
+dist.init_process_group('cpu:gloo,cuda:nccl')
+dist.all_reduce(torch.ones(1))
+",
+        );
+        check_python(
+            "
+import torch
+import torch.distributed as dist
+dist.init_process_group('nccl')
+side = dist.new_group(backend='gloo')
+dist.all_reduce(torch.ones(1), group=side)
+out = [None, None]
+dist.all_gather_object(out, {'n': torch.ones(1)})
+",
+        );
+    }
+
+    #[test]
+    fn what_is_moved_before_is_silent() {
+        check_files(&[
+            (
+                "reduce.py",
+                "
+import torch.distributed as dist
+def total(tensor, device):
+    if tensor.device.type != 'cuda':
+        tensor = tensor.to(device)
+    dist.all_reduce(tensor)
+    return tensor
+",
+            ),
+            (
+                "main.py",
+                "
+import torch
+from reduce import total
+torch.distributed.init_process_group('nccl')
+total(torch.ones(1).cuda(), 'cuda')
+",
+            ),
+        ]);
+    }
+}
