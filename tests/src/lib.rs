@@ -4,6 +4,7 @@
 
 pub mod binaries;
 pub mod findings;
+pub mod launch;
 pub mod repository;
 pub mod tidy;
 #[cfg(feature = "torch")]

@@ -1,11 +1,9 @@
 //! `docs/launching.md` against the launcher: flags exist, quoted messages are said.
 
-mod launch_support;
-
 use std::collections::BTreeSet;
 
+use ddp_tests::launch::ddp_run;
 use ddp_tests::repository;
-use launch_support::ddp_run;
 
 /// Flags of other programs that the page names too.
 const FOREIGN: &[&str] = &[

@@ -1,15 +1,13 @@
 //! The fault table of the launcher: whatever goes wrong ends within its bound, names its cause,
 //! and leaves no process and no locked port.
 
-mod launch_support;
-
 use std::fs;
 use std::net::TcpListener;
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use launch_support::{Launcher, ddp_run, is_root, kill, port_is_free, shell, some_port};
+use ddp_tests::launch::{Launcher, ddp_run, is_root, kill, port_is_free, shell, some_port};
 
 /// A program that waits, and what it starts itself waits too.
 const WAIT: &str = "sleep 60 & sleep 60";
@@ -176,7 +174,7 @@ print(\"served\")
 raise SystemExit(6)'";
     let ran = shell(&format!("-n 2 --max-restarts 1 --master-port {port}"), script).run(10.0);
     ran.ended(6, &["restart 1 of 1"]);
-    assert_eq!(launch_support::lines_of(&ran.out, 0), ["held", "served", "held", "served"]);
+    assert_eq!(ddp_tests::launch::lines_of(&ran.out, 0), ["held", "served", "held", "served"]);
     port_is_free(port);
 }
 

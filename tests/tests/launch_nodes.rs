@@ -1,12 +1,10 @@
 //! Several launchers that work together: nodes by flags, Slurm, Open MPI, pods, torchrun
 //! outside; on the loopback interface and, as root, between two network namespaces.
 
-mod launch_support;
-
 use std::process::Command;
 use std::time::Duration;
 
-use launch_support::{
+use ddp_tests::launch::{
     Ran, Started, TwoMachines, ddp_run, lines_of, port_is_free, shell, some_port,
 };
 

@@ -1,14 +1,12 @@
 //! What the launcher does when all goes well: environment, lines, log files, restarts, speed.
 
-mod launch_support;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use launch_support::{Launcher, ddp_run, lines_of, shell};
+use ddp_tests::launch::{Launcher, ddp_run, lines_of, shell};
 use serde_json::Value;
 
 /// Prints the variables of a launcher, one line each.
@@ -191,7 +189,8 @@ fn user_signals_reach_the_ranks_and_the_run_goes_on() {
     let folder = tempfile::tempdir().unwrap();
     let up = folder.path().join("up");
     let script = format!(
-        "trap 'echo saved; exit 0' USR1; echo > {}; while :; do sleep 0.05; done",
+        "(echo > {}; sleep 0.5; echo worker lives) & trap 'echo saved; wait; exit 0' USR1; \
+         while :; do sleep 0.05; done",
         up.display()
     );
     let mut started = shell("-n 1", &script).start();
@@ -199,7 +198,7 @@ fn user_signals_reach_the_ranks_and_the_run_goes_on() {
     started.signal("USR1");
     let ran = started.wait(5.0);
     ran.ended(0, &[]);
-    assert_eq!(ran.out, "[rank 0] saved\n");
+    assert_eq!(lines_of(&ran.out, 0), ["saved", "worker lives"]);
 }
 
 #[test]

@@ -1,7 +1,5 @@
 //! The live view, seen through a terminal emulator.
 
-mod launch_support;
-
 use std::io::Read;
 use std::process::{Child, Command};
 use std::sync::{Arc, Mutex};
@@ -9,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ddp_tests::binaries;
-use launch_support::{Launcher, kill, shell};
+use ddp_tests::launch::{Launcher, kill, shell};
 
 const ROWS: u16 = 24;
 const COLUMNS: u16 = 70;

@@ -202,6 +202,14 @@ impl Group {
         }
     }
 
+    /// Passes a signal on to the ranks alone: what they have started, loader workers say, need
+    /// not know it and would die of it.
+    pub(crate) fn notify(&self, signal: i32) {
+        for rank in self.ranks.iter().filter(|rank| !rank.is_over()) {
+            sys::signal_process(rank.pid, signal);
+        }
+    }
+
     /// Asks the ranks to end. What ends from now on has not failed; a stopped rank is woken, as
     /// it could not hear the signal.
     pub(crate) fn tell_to_end(&mut self, signal: i32) {

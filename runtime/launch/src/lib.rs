@@ -3,7 +3,6 @@
 //!
 //! The library is there for the two commands (`ddp-run`, `cargo ddp-run`) and for tests; its API
 //! may change at any time. See `docs/launching.md` for what the commands do.
-#![cfg_attr(not(target_os = "linux"), allow(unused))]
 
 use std::ffi::OsString;
 use std::process::ExitCode;

@@ -147,7 +147,7 @@ impl Run<'_> {
                     group.look();
                     group.reap_orphans(self.guard.as_ref());
                 }
-                SIGUSR1 | SIGUSR2 if !self.ending_signals.contains(&signal) => group.signal(signal),
+                SIGUSR1 | SIGUSR2 if !self.ending_signals.contains(&signal) => group.notify(signal),
                 SIGTSTP => {
                     group.signal(SIGSTOP);
                     sys::stop_self();

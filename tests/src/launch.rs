@@ -1,17 +1,21 @@
 //! What the launcher's tests share: start `ddp-run` in a clean environment, wait for it within
 //! a bound, and see that it has left nothing behind.
-#![allow(dead_code, reason = "each test program uses a part of this")]
+
+pub mod random;
 
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Read;
 use std::net::TcpListener;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use ddp_tests::binaries;
+use serde_json::Value;
+
+use crate::{binaries, repository};
 
 /// Variables of launchers and schedulers that a test must not inherit.
 const FOREIGN: &[&str] =
@@ -23,27 +27,27 @@ const FOREIGN_NAMES: &[&str] =
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// A launcher to be started, or started, with a mark that all its processes inherit.
-pub(crate) struct Launcher {
+pub struct Launcher {
     pub command: Command,
     mark: String,
 }
 
 /// `ddp-run` with these arguments.
-pub(crate) fn ddp_run<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Launcher {
+pub fn ddp_run<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Launcher {
     let mut command = Command::new(binaries::ddp_run());
     command.args(args);
     Launcher::new(command)
 }
 
 /// `ddp-run ARGS -- sh -c SCRIPT`.
-pub(crate) fn shell(args: &str, script: &str) -> Launcher {
+pub fn shell(args: &str, script: &str) -> Launcher {
     let args = args.split_whitespace().chain(["--", "sh", "-c", script]);
     ddp_run(args.map(str::to_owned))
 }
 
 impl Launcher {
     /// Any command that starts a launcher, made safe for a test.
-    pub(crate) fn new(mut command: Command) -> Self {
+    pub fn new(mut command: Command) -> Self {
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
         let mark = format!("mark-{}-{count}-{}", std::process::id(), now.as_nanos());
@@ -59,18 +63,18 @@ impl Launcher {
         Self { command, mark }
     }
 
-    pub(crate) fn env(mut self, key: &str, value: &str) -> Self {
+    pub fn env(mut self, key: &str, value: &str) -> Self {
         self.command.env(key, value);
         self
     }
 
     /// Several variables, as `KEY=VALUE KEY=VALUE`.
-    pub(crate) fn envs(mut self, pairs: &str) -> Self {
+    pub fn envs(mut self, pairs: &str) -> Self {
         self.command.envs(pairs.split_whitespace().filter_map(|pair| pair.split_once('=')));
         self
     }
 
-    pub(crate) fn start(mut self) -> Started {
+    pub fn start(mut self) -> Started {
         let began = Instant::now();
         let mut child = self.command.spawn().expect("the launcher starts");
         let out = collect(child.stdout.take());
@@ -80,7 +84,7 @@ impl Launcher {
 
     /// Runs to the end; more than `limit_s` seconds is a failure.
     #[track_caller]
-    pub(crate) fn run(self, limit_s: f64) -> Ran {
+    pub fn run(self, limit_s: f64) -> Ran {
         self.start().wait(limit_s)
     }
 }
@@ -96,7 +100,7 @@ fn collect(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<String> {
 }
 
 /// A launcher at work.
-pub(crate) struct Started {
+pub struct Started {
     pub child: Child,
     mark: String,
     began: Instant,
@@ -106,7 +110,7 @@ pub(crate) struct Started {
 
 /// A launcher that has ended.
 #[derive(Debug)]
-pub(crate) struct Ran {
+pub struct Ran {
     pub code: Option<i32>,
     pub out: String,
     pub err: String,
@@ -115,23 +119,23 @@ pub(crate) struct Ran {
 }
 
 impl Started {
-    pub(crate) fn pid(&self) -> u32 {
+    pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// Sends a signal to the launcher alone.
-    pub(crate) fn signal(&self, name: &str) {
+    pub fn signal(&self, name: &str) {
         kill(name, self.pid());
     }
 
     /// Waits until something is the case; a failure if the launcher ends, or after ten seconds.
     #[track_caller]
-    pub(crate) fn until(&mut self, what: &str, is_so: impl FnMut(&[i32]) -> bool) {
+    pub fn until(&mut self, what: &str, is_so: impl FnMut(&[i32]) -> bool) {
         self.until_within(10.0, what, is_so);
     }
 
     #[track_caller]
-    pub(crate) fn until_within(
+    pub fn until_within(
         &mut self,
         limit_s: f64,
         what: &str,
@@ -146,7 +150,7 @@ impl Started {
     }
 
     /// Ranks that have become their program, with their process ids.
-    pub(crate) fn ranks(&self) -> Vec<(usize, i32)> {
+    pub fn ranks(&self) -> Vec<(usize, i32)> {
         let rank = |pid: i32| {
             let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
             let pairs = String::from_utf8_lossy(&environment).into_owned();
@@ -159,7 +163,7 @@ impl Started {
     }
 
     #[track_caller]
-    pub(crate) fn wait(mut self, limit_s: f64) -> Ran {
+    pub fn wait(mut self, limit_s: f64) -> Ran {
         let limit = Duration::from_secs_f64(limit_s);
         let status = loop {
             if let Some(status) = self.child.try_wait().unwrap() {
@@ -183,7 +187,7 @@ impl Started {
     }
 
     /// Processes of this launcher, itself included.
-    pub(crate) fn processes(&self) -> Vec<i32> {
+    pub fn processes(&self) -> Vec<i32> {
         marked(&self.mark)
     }
 }
@@ -191,7 +195,7 @@ impl Started {
 impl Ran {
     /// The usual end of a fault: this exit code, these words said, and nothing left behind.
     #[track_caller]
-    pub(crate) fn ended(&self, code: i32, words: &[&str]) -> &Self {
+    pub fn ended(&self, code: i32, words: &[&str]) -> &Self {
         assert_eq!(self.code, Some(code), "{self:#?}");
         for word in words {
             assert!(self.err.contains(word), "{word:?} was not said: {self:#?}");
@@ -200,7 +204,7 @@ impl Ran {
     }
 
     #[track_caller]
-    pub(crate) fn left_nothing(&self) -> &Self {
+    pub fn left_nothing(&self) -> &Self {
         let end = Instant::now() + Duration::from_secs(2);
         loop {
             let left = marked(&self.mark);
@@ -225,7 +229,7 @@ fn marked(mark: &str) -> Vec<i32> {
     pids.filter(is_marked).collect()
 }
 
-pub(crate) fn kill(signal: &str, pid: u32) {
+pub fn kill(signal: &str, pid: u32) {
     let pid = pid.to_string();
     let status = Command::new("kill").args(["-s", signal, &pid]).status().unwrap();
     assert!(status.success(), "kill -s {signal} {pid}");
@@ -233,12 +237,12 @@ pub(crate) fn kill(signal: &str, pid: u32) {
 
 /// Whether the port can be had by anybody again.
 #[track_caller]
-pub(crate) fn port_is_free(port: u16) {
+pub fn port_is_free(port: u16) {
     TcpListener::bind(("0.0.0.0", port)).unwrap_or_else(|error| panic!("port {port}: {error}"));
 }
 
 /// A port that nobody has now, below the automatic ones; tests in parallel get different ones.
-pub(crate) fn some_port() -> u16 {
+pub fn some_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let base = 11000 + (std::process::id() % 4000) as u16;
     loop {
@@ -250,23 +254,60 @@ pub(crate) fn some_port() -> u16 {
 }
 
 /// Lines of one rank, without the prefix.
-pub(crate) fn lines_of(text: &str, rank: usize) -> Vec<&str> {
+pub fn lines_of(text: &str, rank: usize) -> Vec<&str> {
     let prefix = format!("[rank {rank}] ");
     text.lines().filter_map(|line| line.strip_prefix(&prefix)).collect()
 }
 
-pub(crate) fn is_root() -> bool {
+pub fn is_root() -> bool {
     let id = Command::new("id").arg("-u").output().unwrap();
     id.stdout == b"0\n"
 }
 
+/// Waits for launchers that must all end well.
+#[track_caller]
+pub fn all_succeed(started: impl IntoIterator<Item = Started>, limit_s: f64) {
+    // All are started before the first is waited for.
+    let started: Vec<Started> = started.into_iter().collect();
+    for started in started {
+        started.wait(limit_s).ended(0, &[]);
+    }
+}
+
+/// The state of the run that logs here.
+pub fn run_state(logs: &Path) -> Option<Value> {
+    serde_json::from_str(&fs::read_to_string(logs.join("run.json")).ok()?).ok()
+}
+
+/// The largest difference between two files of numbers, one per line.
+#[track_caller]
+pub fn difference(left: &Path, right: &Path) -> f64 {
+    let numbers = |path: &Path| -> Vec<f64> {
+        repository::read(path).lines().map(|line| line.parse().unwrap()).collect()
+    };
+    let (left, right) = (numbers(left), numbers(right));
+    assert_eq!(left.len(), right.len());
+    left.iter().zip(right).map(|(left, right)| (left - right).abs()).fold(0.0, f64::max)
+}
+
+/// The `torchrun` of the Python installation that this checkout's libtorch belongs to.
+pub fn torchrun() -> Option<PathBuf> {
+    let torch = fs::canonicalize(repository::root().join(".libtorch")).ok()?;
+    let torchrun = torch.ancestors().nth(4)?.join("bin/torchrun");
+    if torchrun.exists() {
+        return Some(torchrun);
+    }
+    eprintln!("skipped: the libtorch of this checkout belongs to no Python; see `cargo x setup`");
+    None
+}
+
 /// Two network namespaces joined by a cable; gone when dropped.
-pub(crate) struct TwoMachines {
-    pub(crate) names: [String; 2],
+pub struct TwoMachines {
+    pub names: [String; 2],
 }
 
 impl TwoMachines {
-    pub(crate) fn new() -> Option<Self> {
+    pub fn new() -> Option<Self> {
         let has_ip = Command::new("ip").arg("-V").output().is_ok();
         if !is_root() || !has_ip {
             eprintln!("skipped: network namespaces need root and the program ip");
@@ -294,12 +335,12 @@ impl TwoMachines {
     }
 
     /// The end of the cable on a machine.
-    pub(crate) fn interface(&self, machine: usize) -> String {
+    pub fn interface(&self, machine: usize) -> String {
         format!("v{}", self.names[machine])
     }
 
     /// A launcher on a machine, as that node of two; the first has 10.87.0.1.
-    pub(crate) fn launcher(&self, node: usize, args: &str, program: &[String]) -> Launcher {
+    pub fn launcher(&self, node: usize, args: &str, program: &[String]) -> Launcher {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.names[node]]).arg(binaries::ddp_run());
         command.args(["--nnodes", "2", "--node-rank", &node.to_string()]);
