@@ -30,6 +30,8 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 pub struct Launcher {
     pub command: Command,
     mark: String,
+    /// Must be free again when all is over.
+    port: Option<u16>,
 }
 
 /// `ddp-run` with these arguments.
@@ -60,15 +62,25 @@ impl Launcher {
         }
         command.env("DDP_TEST_MARK", &mark).stdin(Stdio::null());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        Self { command, mark }
+        Self { command, mark, port: None }
     }
 
+    /// Puts rank 0 on some port, which must be free again afterwards.
+    #[must_use]
+    pub fn with_port(mut self) -> Self {
+        let port = some_port();
+        self.port = Some(port);
+        self.env("PET_MASTER_PORT", &port.to_string())
+    }
+
+    #[must_use]
     pub fn env(mut self, key: &str, value: &str) -> Self {
         self.command.env(key, value);
         self
     }
 
     /// Several variables, as `KEY=VALUE KEY=VALUE`.
+    #[must_use]
     pub fn envs(mut self, pairs: &str) -> Self {
         self.command.envs(pairs.split_whitespace().filter_map(|pair| pair.split_once('=')));
         self
@@ -79,7 +91,8 @@ impl Launcher {
         let mut child = self.command.spawn().expect("the launcher starts");
         let out = collect(child.stdout.take());
         let err = collect(child.stderr.take());
-        Started { child, mark: self.mark, began, out: Some(out), err: Some(err) }
+        let (mark, port) = (self.mark, self.port);
+        Started { child, mark, port, began, out: Some(out), err: Some(err) }
     }
 
     /// Runs to the end; more than `limit_s` seconds is a failure.
@@ -103,6 +116,7 @@ fn collect(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<String> {
 pub struct Started {
     pub child: Child,
     mark: String,
+    port: Option<u16>,
     began: Instant,
     out: Option<JoinHandle<String>>,
     err: Option<JoinHandle<String>>,
@@ -116,6 +130,7 @@ pub struct Ran {
     pub err: String,
     pub took: Duration,
     mark: String,
+    port: Option<u16>,
 }
 
 impl Started {
@@ -183,6 +198,7 @@ impl Started {
             err: self.err.take().unwrap().join().unwrap(),
             took,
             mark: self.mark.clone(),
+            port: self.port,
         }
     }
 
@@ -209,6 +225,7 @@ impl Ran {
         loop {
             let left = marked(&self.mark);
             if left.is_empty() {
+                self.port.into_iter().for_each(port_is_free);
                 return self;
             }
             assert!(Instant::now() < end, "processes {left:?} were left: {self:#?}");

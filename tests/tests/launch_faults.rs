@@ -7,7 +7,12 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use ddp_tests::launch::{Launcher, ddp_run, is_root, kill, port_is_free, shell, some_port};
+use ddp_tests::launch::{self, Launcher, ddp_run, is_root, kill, port_is_free, some_port};
+
+/// As `launch::shell`, with a port that must be free again when the launcher has ended.
+fn shell(args: &str, script: &str) -> Launcher {
+    launch::shell(args, script).with_port()
+}
 
 /// A program that waits, and what it starts itself waits too.
 const WAIT: &str = "sleep 60 & sleep 60";
@@ -174,7 +179,7 @@ print(\"served\")
 raise SystemExit(6)'";
     let ran = shell(&format!("-n 2 --max-restarts 1 --master-port {port}"), script).run(10.0);
     ran.ended(6, &["restart 1 of 1"]);
-    assert_eq!(ddp_tests::launch::lines_of(&ran.out, 0), ["held", "served", "held", "served"]);
+    assert_eq!(launch::lines_of(&ran.out, 0), ["held", "served", "held", "served"]);
     port_is_free(port);
 }
 
@@ -238,6 +243,29 @@ fn a_log_directory_that_fills_up_does_not_end_the_run() {
         assert_eq!(ran.out.lines().count(), 3001);
         assert!(ran.out.ends_with("the end\n"));
     }
+}
+
+#[test]
+fn the_earliest_error_file_is_the_root_cause() {
+    // Rank 1 reports its error first but takes longer to end than rank 0, which only suffers.
+    let script = r#"
+        if [ $RANK = 1 ]; then
+            printf '%s' '{"message": {"message": "ValueError: bad batch", "extraInfo":
+                {"py_callstack": "Traceback\nValueError: bad batch", "timestamp": "1"}}}' \
+                > $TORCHELASTIC_ERROR_FILE
+            sleep 60; exit 1
+        fi
+        until [ -s $(dirname $TORCHELASTIC_ERROR_FILE)/../1/error.json ]; do sleep 0.1; done
+        sleep 0.1; echo the other rank is silent >&2; exit 7"#;
+    let ran = shell("-n 2", script).run(10.0);
+    ran.ended(
+        1,
+        &[
+            "rank 1 failed first: reported an error",
+            "  | ValueError: bad batch",
+            "then rank 0: exit code 7",
+        ],
+    );
 }
 
 #[test]

@@ -270,6 +270,23 @@ fn under_torchrun_the_environment_is_passed_on() {
 }
 
 #[test]
+fn an_error_file_of_an_earlier_rank_is_not_shown() {
+    // torchrun outside gives each attempt of ours the same file.
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("error.json");
+    std::fs::write(&file, "an old error").unwrap();
+    let env = format!(
+        "TORCHELASTIC_RUN_ID=outer RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 TORCHELASTIC_ERROR_FILE={}",
+        file.display()
+    );
+    let ran = shell("", "exit 7").envs(&env).run(5.0);
+    ran.ended(7, &["rank 0 failed: exit code 7"]);
+    assert!(!ran.err.contains("an old error"), "{}", ran.err);
+    let ran = shell("", "echo a new error > $TORCHELASTIC_ERROR_FILE; exit 7").envs(&env).run(5.0);
+    ran.ended(7, &["its error", "| a new error"]);
+}
+
+#[test]
 fn two_machines_run_together_and_a_cut_cable_is_noticed() {
     let Some(machines) = TwoMachines::new() else { return };
     let launcher = |node, args: &str, script: &str| {

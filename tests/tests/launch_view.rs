@@ -1,7 +1,7 @@
 //! The live view, seen through a terminal emulator.
 
-use std::io::Read;
-use std::process::{Child, Command};
+use std::io::{Read, Write};
+use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -28,7 +28,8 @@ impl OnTerminal {
         command.args(["-c", pty, "sh", "-c", &size, "sh"]);
         command.arg(binaries::ddp_run()).args(args.split_whitespace());
         command.args(["--", "sh", "-c", script]).env("TERM", "xterm");
-        let mut child = Launcher::new(command).command.spawn().unwrap();
+        let mut launcher = Launcher::new(command);
+        let mut child = launcher.command.stdin(Stdio::piped()).spawn().unwrap();
         let bytes = Arc::new(Mutex::new(Vec::new()));
         let (mut out, kept) = (child.stdout.take().unwrap(), Arc::clone(&bytes));
         thread::spawn(move || {
@@ -117,6 +118,16 @@ fn a_progress_bar_is_one_row() {
     let (_, screen) = launcher.wait();
     assert_eq!(screen.matches("% done").count(), 1, "{screen}");
     assert!(screen.contains("[rank 0] 50% done\n[rank 0] all done"), "{screen}");
+}
+
+#[test]
+fn ctrl_c_ends_the_run() {
+    let mut launcher = OnTerminal::start("-n 2", "exec sleep 60");
+    launcher.until(|screen| screen.contains("2 running, 0 done"));
+    launcher.child.stdin.take().unwrap().write_all(b"\x03").unwrap();
+    let (code, screen) = launcher.wait();
+    assert_eq!(code, 130);
+    assert!(screen.contains("SIGINT: passed on to the ranks"), "{screen}");
 }
 
 #[test]

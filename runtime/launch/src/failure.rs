@@ -61,13 +61,18 @@ pub(crate) struct ErrorFile {
 impl ErrorFile {
     /// Reads the file; `None` if there is none. One that is no JSON is shown as it is.
     pub(crate) fn read(path: &Path) -> Option<Self> {
-        let written = path.metadata().and_then(|data| data.modified()).ok()?;
+        let written = Self::written(path)?;
         let text = String::from_utf8_lossy(&fs::read(path).ok()?).into_owned();
         let message = match serde_json::from_str::<Value>(&text) {
             Ok(value) => message(&value).unwrap_or(text),
             Err(_) => text,
         };
         Some(Self { message: message.trim_end().to_owned(), written })
+    }
+
+    /// When the file was written, if it is there.
+    pub(crate) fn written(path: &Path) -> Option<SystemTime> {
+        path.metadata().and_then(|data| data.modified()).ok()
     }
 }
 

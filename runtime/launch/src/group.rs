@@ -27,6 +27,9 @@ use crate::trouble::Trouble;
 /// or a GPU driver cannot be ended).
 pub(crate) const KILL_LIMIT: Duration = Duration::from_secs(10);
 
+/// How long what ranks have started may take to hear the signal that ended the ranks.
+const LEFTOVER_MOMENT: Duration = Duration::from_millis(200);
+
 /// What leftovers of ranks get between SIGTERM and SIGKILL, at most.
 const LEFTOVER_LIMIT: Duration = Duration::from_secs(5);
 
@@ -57,6 +60,10 @@ pub(crate) struct Rank {
     pub tail: Tail,
     pub doing: Doing,
     error_file: Option<PathBuf>,
+    /// When an error file was written that was there before this rank: an earlier one's.
+    stale_error: Option<SystemTime>,
+    /// Whether it had reported an error when the ranks were told to end.
+    reported: bool,
     keeps_files: bool,
     /// Its folder, if that holds log files.
     logs: Option<PathBuf>,
@@ -70,6 +77,14 @@ impl Rank {
 
     fn is_over(&self) -> bool {
         matches!(self.doing, Doing::Ended { .. })
+    }
+
+    /// The error that this rank has reported. Compared with the file that was there before, not
+    /// with our clock: file times lag behind it by up to a tick of the kernel, and those of a file
+    /// server are of another clock.
+    fn error(&self) -> Option<ErrorFile> {
+        let file = ErrorFile::read(self.error_file.as_ref()?)?;
+        (Some(file.written) != self.stale_error).then_some(file)
     }
 
     /// The error file, if there is one and it is there after the run too.
@@ -100,13 +115,14 @@ pub(crate) struct Recipe<'a> {
 pub(crate) struct Group {
     pub ranks: Vec<Rank>,
     began: SystemTime,
-    told: Option<SystemTime>,
+    /// Whether the ranks have been told to end.
+    told: bool,
 }
 
 impl Group {
     /// No ranks.
     pub(crate) fn empty() -> Self {
-        Self { ranks: Vec::new(), began: SystemTime::now(), told: None }
+        Self { ranks: Vec::new(), began: SystemTime::now(), told: false }
     }
 
     /// Starts the ranks. When one cannot be started, those before it are ended again.
@@ -117,7 +133,7 @@ impl Group {
         guard: &mut Option<Guard>,
     ) -> Result<Self, Trouble> {
         let mut group =
-            Self { ranks: Vec::with_capacity(seats.len()), began: SystemTime::now(), told: None };
+            Self { ranks: Vec::with_capacity(seats.len()), began: SystemTime::now(), told: false };
         for seat in seats {
             match start_rank(recipe, *seat, output) {
                 Ok(rank) => {
@@ -169,9 +185,7 @@ impl Group {
                 (Seen::Running, _) => Doing::Running,
                 (Seen::Stopped, Doing::Stopped(since)) => Doing::Stopped(since),
                 (Seen::Stopped, _) => Doing::Stopped(Instant::now()),
-                (seen, _) => {
-                    Doing::Ended { seen, at: SystemTime::now(), told: self.told.is_some() }
-                }
+                (seen, _) => Doing::Ended { seen, at: SystemTime::now(), told: self.told },
             };
         }
     }
@@ -210,11 +224,14 @@ impl Group {
         }
     }
 
-    /// Asks the ranks to end. What ends from now on has not failed; a stopped rank is woken, as
-    /// it could not hear the signal.
+    /// Asks the ranks to end. What ends from now on has not failed, unless it has reported an
+    /// error already; a stopped rank is woken, as it could not hear the signal.
     pub(crate) fn tell_to_end(&mut self, signal: i32) {
         self.look();
-        self.told = Some(SystemTime::now());
+        self.told = true;
+        for rank in self.ranks.iter_mut().filter(|rank| !rank.is_over()) {
+            rank.reported = rank.error().is_some();
+        }
         self.signal(signal);
         self.signal(SIGCONT);
     }
@@ -230,22 +247,17 @@ impl Group {
     }
 
     fn failure(&self, rank: &Rank, host: &str, stop_limit: Option<Duration>) -> Option<Failure> {
-        let file = rank.error_file.as_ref().and_then(|path| ErrorFile::read(path));
-        let file = file.filter(|file| file.written >= self.began);
+        let file = rank.error();
         let (how, seen_at) = match rank.doing {
             Doing::Ended { seen, at, told } => {
                 let how = match seen {
                     Seen::Exited(0) | Seen::Running | Seen::Stopped => return None,
+                    _ if told && rank.reported => How::Reported,
+                    _ if told => return None,
                     Seen::Exited(code) => How::Exit(code),
                     Seen::Killed(signal) => How::Signal(signal),
                 };
-                let reported_before =
-                    |told: SystemTime| file.as_ref().is_some_and(|file| file.written < told);
-                match self.told {
-                    Some(when) if told && reported_before(when) => (How::Reported, at),
-                    _ if told => return None,
-                    _ => (how, at),
-                }
+                (how, at)
             }
             Doing::Stopped(since) => {
                 let secs = since.elapsed();
@@ -256,7 +268,7 @@ impl Group {
             }
             Doing::Running => return None,
         };
-        let at = file.as_ref().map_or(seen_at, |file| file.written.min(seen_at));
+        let at = file.as_ref().map_or(seen_at, |file| file.written.max(self.began).min(seen_at));
         Some(Failure {
             rank: rank.seat.rank,
             local_rank: rank.seat.local_rank,
@@ -300,10 +312,12 @@ impl Group {
     }
 
     fn end_leftovers(&self, limit: Duration, output: &mut Output, guard: Option<&Guard>) {
-        let left = self.leftovers(guard);
-        if left.is_empty() {
+        // Those that have been told to end take a moment, too.
+        let moment = if self.told { LEFTOVER_MOMENT } else { Duration::ZERO };
+        if sys::wait_until(moment, || self.leftovers(guard).is_empty()) {
             return;
         }
+        let left = self.leftovers(guard);
         let names: Vec<_> =
             left.iter().take(5).map(|(pid, name)| format!("{name} ({pid})")).collect();
         let more = if left.len() > 5 { ", …" } else { "" };
@@ -397,6 +411,7 @@ fn start_rank(recipe: &Recipe<'_>, seat: Seat, output: &mut Output) -> Result<Ra
         }
         None => None,
     };
+    let stale_error = error_file.as_deref().and_then(ErrorFile::written);
     let (role, routes, logs) = (&recipe.args.role, recipe.routes, folder.as_deref());
     let mut out = Feed::open(Stream::Out, &seat, role, routes, logs, output)?;
     let mut err = Feed::open(Stream::Err, &seat, role, routes, logs, output)?;
@@ -412,7 +427,9 @@ fn start_rank(recipe: &Recipe<'_>, seat: Seat, output: &mut Output) -> Result<Ra
         err,
         tail: Tail::new(),
         doing: Doing::Running,
+        stale_error,
         error_file,
+        reported: false,
         keeps_files: recipe.folder.is_none_or(Folder::stays),
         logs: folder.filter(|_| has_logs),
         reaped: false,
