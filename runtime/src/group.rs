@@ -14,6 +14,7 @@ pub use crate::ffi::ReduceOp;
 use crate::ffi::{self, Listen, Store, TorchError, TorchResult};
 use crate::launch::{Launch, Meeting, is_loopback};
 use crate::peers::{Peers, Verdict};
+use crate::record::record_panics;
 
 /// How the ranks talk to each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -84,6 +85,7 @@ impl ProcessGroup {
             world_size: launch.world_size(),
             reason,
         };
+        record_panics();
         let device = pick_device(launch, options.backend).map_err(failed)?;
         let group = join(launch, &options, device).map_err(failed)?;
         // Connected to all is not yet: all are connected.

@@ -55,7 +55,7 @@ fn train(result: &str, steps: i64, checkpoint: Option<&str>) -> anyhow::Result<(
         }
     });
     let mut opt = nn::Sgd::default().build(&vs, 0.05)?;
-    tch::no_grad(|| done.shallow_clone().zero_());
+    let _ = tch::no_grad(|| done.shallow_clone().zero_());
     let mut ddp = Ddp::new(net, vs, &group, DdpOptions::default())?;
     if let Some(path) = checkpoint.filter(|path| Path::new(path).exists()) {
         ddp.load(path)?;
@@ -69,7 +69,7 @@ fn train(result: &str, steps: i64, checkpoint: Option<&str>) -> anyhow::Result<(
         let y = x.sum_dim_intlist([1_i64].as_slice(), true, Kind::Double).sin();
         let loss = (ddp.run(|net| net.forward(&x))? - y).square().mean(Kind::Double);
         ddp.backward_step(&mut opt, &loss)?;
-        tch::no_grad(|| done.shallow_clone().fill_((step + 1) as f64));
+        let _ = tch::no_grad(|| done.shallow_clone().fill_((step + 1) as f64));
         if let Some(path) = checkpoint {
             ddp.save(path)?;
         }
@@ -86,6 +86,33 @@ fn train(result: &str, steps: i64, checkpoint: Option<&str>) -> anyhow::Result<(
     Ok(())
 }
 
+/// The rank's program that fails on rank 1, if this test was started as one; rank 0 waits.
+#[test]
+fn child_that_fails() {
+    let Some(how) = told("FAILURE") else { return };
+    let run = || -> anyhow::Result<()> {
+        let launch = Launch::from_env()?;
+        let group = ProcessGroup::init(&launch, GroupOptions::default())?;
+        if group.is_main() {
+            std::thread::sleep(Duration::from_secs(60));
+        }
+        match how.as_str() {
+            "error" => Err(std::io::Error::other("it has 0 rows"))?,
+            "panic" => panic!("the batch is empty: it has 0 rows"),
+            _ => {
+                let loader = std::thread::Builder::new().name("loader".to_owned());
+                let loader = loader.spawn(|| panic!("the batch is empty: it has 0 rows"))?;
+                loader.join().expect("the loader works");
+            }
+        }
+        Ok(())
+    };
+    let recorded = tch_ddp::record(|| run().map_err(|error| error.context("the batch is empty")));
+    if recorded.is_err() {
+        std::process::exit(3);
+    }
+}
+
 /// Variables by name, the same on every rank.
 fn sorted(vs: &nn::VarStore) -> Vec<(String, Tensor)> {
     let mut variables: Vec<_> = vs.variables().into_iter().collect();
@@ -93,10 +120,15 @@ fn sorted(vs: &nn::VarStore) -> Vec<(String, Tensor)> {
     variables
 }
 
-/// The command line of a rank.
+/// The command line of a rank that trains.
 fn program() -> Vec<String> {
+    child("child_that_trains")
+}
+
+/// The command line of this test program as one of its children.
+fn child(name: &str) -> Vec<String> {
     let own = std::env::current_exe().unwrap().display().to_string();
-    [&own, "--exact", "child_that_trains", "--nocapture"].map(str::to_owned).to_vec()
+    [&own, "--exact", name, "--nocapture"].map(str::to_owned).to_vec()
 }
 
 fn own(args: &str) -> Launcher {
@@ -196,4 +228,34 @@ fn ten_kills_do_not_change_the_result() {
     let resumed = repository::read(&logs.join("attempt_10/0/stdout.log"));
     assert!(!resumed.contains("begins at step 0\n"), "nothing was resumed: {resumed}");
     same(&path("stormy"), &path("calm"), 1e-5);
+}
+
+#[test]
+fn errors_and_panics_are_reported_to_the_launcher() {
+    let own = |how: &str| {
+        let args = ["-n", "2", "--"].map(str::to_owned).into_iter();
+        let launcher = ddp_run(args.chain(child("child_that_fails"))).env("DDP_TEST_FAILURE", how);
+        launcher.env("RUST_BACKTRACE", "0").run(LIMIT_S)
+    };
+    let panicked = "tests/launch_tch.rs:";
+    own("error").ended(3, &["rank 1 failed first", "its error", "| the batch is empty: it has 0"]);
+    let said = format!("| thread 'child_that_fails' panicked at tests/{panicked}");
+    own("panic").ended(101, &["rank 1 failed first", "its error", &said, "the batch is empty"]);
+    let earlier = format!("| before that, thread 'loader' panicked at tests/{panicked}");
+    own("thread").ended(101, &["rank 1 failed first", &said, "the loader works", &earlier]);
+}
+
+#[test]
+fn torchrun_shows_what_a_rank_reports() {
+    let Some(torchrun) = ddp_tests::launch::torchrun() else { return };
+    for how in ["error", "panic"] {
+        let mut command = Command::new(&torchrun);
+        command.args(["--standalone", "--no-python", "--nproc-per-node", "2"]);
+        command.args(child("child_that_fails"));
+        let ran = Launcher::new(command).env("DDP_TEST_FAILURE", how).run(LIMIT_S);
+        ran.ended(1, &["Root Cause"]);
+        let report = &ran.err[ran.err.find("Root Cause").unwrap()..];
+        assert!(report.contains("rank      : 1"), "{report}");
+        assert!(report.contains("the batch is empty: it has 0 rows"), "{report}");
+    }
 }
