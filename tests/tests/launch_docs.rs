@@ -7,16 +7,27 @@ use ddp_tests::repository;
 
 /// Flags of other programs that the page names too.
 const FOREIGN: &[&str] = &[
+    "--cpu-bind",
     "--cpus-per-task",
+    "--duplicate-stderr-filters",
+    "--duplicate-stdout-filters",
     "--epochs",
+    "--event-log-handler",
     "--gpus-per-node",
     "--gpus-per-task",
+    "--local-addr",
+    "--logs-specs",
+    "--monitor-interval",
     "--no-python",
     "--nodes",
     "--ntasks-per-node",
+    "--numa-binding",
+    "--rdzv-conf",
     "--release",
+    "--run-path",
     "--shm-size",
     "--signal",
+    "--start-method",
 ];
 
 fn page() -> String {
@@ -37,7 +48,7 @@ fn flags(text: &str) -> BTreeSet<&str> {
 }
 
 #[test]
-fn every_flag_of_the_page_exists() {
+fn the_page_tells_all_flags_and_no_others() {
     let help = ddp_run(["--help"]).run(5.0).out;
     let page = page();
     let known = flags(&help);
@@ -47,6 +58,11 @@ fn every_flag_of_the_page_exists() {
         .filter(|flag| !known.contains(flag) && !foreign.contains(flag))
         .collect();
     assert_eq!(unknown, Vec::<&str>::new());
+    let told = flags(&page);
+    let usual = ["--help", "--version"];
+    let untold: Vec<_> =
+        known.iter().filter(|flag| !told.contains(*flag) && !usual.contains(flag)).collect();
+    assert_eq!(untold, Vec::<&&str>::new());
 }
 
 #[test]

@@ -262,9 +262,13 @@ fn cargo_ddp_run_builds_and_launches_a_package() {
     let manifest = "[package]\nname = 'probe'\nversion = '0.1.0'\nedition = '2021'\n[workspace]\n";
     fs::write(folder.path().join("Cargo.toml"), manifest).unwrap();
     fs::create_dir(folder.path().join("src")).unwrap();
-    let program = "fn main() { println!(\"{} {:?}\", std::env::var(\"RANK\").unwrap(), \
-                   std::env::args().skip(1).collect::<Vec<_>>()) }";
+    let program = "fn main() { let told = |key| std::env::var(key).unwrap(); \
+                   println!(\"{} {:?}\", told(\"RANK\"), std::env::args().nth(2)); \
+                   println!(\"{}\", told(\"LD_LIBRARY_PATH\")) }";
     fs::write(folder.path().join("src/main.rs"), program).unwrap();
+    // What tch's build script does: the program would not find these libraries by itself.
+    let build = "fn main() { println!(\"cargo:rustc-link-search=native=/opt/libtorch/lib\") }";
+    fs::write(folder.path().join("build.rs"), build).unwrap();
     let cargo_ddp_run = ddp_tests::binaries::ddp_run().with_file_name("cargo-ddp-run");
     let root = ddp_tests::repository::root();
     let built = Command::new("cargo")
@@ -274,10 +278,10 @@ fn cargo_ddp_run_builds_and_launches_a_package() {
     assert!(built.unwrap().success());
     let mut command = Command::new(cargo_ddp_run);
     command.args(["ddp-run", "-n", "2", "--", "--epochs", "3"]).current_dir(folder.path());
-    command.env_remove("CARGO_TARGET_DIR");
+    command.env_remove("CARGO_TARGET_DIR").env_remove("LD_LIBRARY_PATH");
     let ran = Launcher::new(command).run(60.0);
     ran.ended(0, &[]);
-    assert_eq!(lines_of(&ran.out, 1), ["1 [\"--epochs\", \"3\"]"]);
+    assert_eq!(lines_of(&ran.out, 1), ["1 Some(\"3\")", "/opt/libtorch/lib"]);
     fs::write(folder.path().join("src/main.rs"), "fn main() { oops }").unwrap();
     let mut command = Command::new(ddp_tests::binaries::ddp_run().with_file_name("cargo-ddp-run"));
     command.args(["ddp-run"]).current_dir(folder.path());

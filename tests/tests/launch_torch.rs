@@ -102,6 +102,23 @@ fn one_program_trains_the_same_under_every_launcher() {
 }
 
 #[test]
+fn every_flag_of_torchrun_is_taken_or_told() {
+    let Some(bin) = bin() else { return };
+    let help = Command::new(bin.join("torchrun")).arg("--help").output().unwrap();
+    let help = String::from_utf8_lossy(&help.stdout).into_owned();
+    let flags: BTreeSet<_> = help
+        .lines()
+        .filter(|line| line.starts_with("  -"))
+        .filter_map(|line| line.split([' ', ',']).find(|word| word.starts_with("--")))
+        .collect();
+    assert!(flags.len() > 20, "{help}");
+    let page = repository::read(&repository::root().join("docs/launching.md"));
+    let untold: Vec<_> =
+        flags.iter().filter(|flag| **flag != "--help" && !page.contains(**flag)).collect();
+    assert_eq!(untold, Vec::<&&str>::new());
+}
+
+#[test]
 fn every_variable_of_torchrun_is_set() {
     let Some(bin) = bin() else { return };
     let script = ["sh", "-c", "env"].map(str::to_owned);

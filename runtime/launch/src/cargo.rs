@@ -7,8 +7,11 @@ use std::process::{Command, Stdio};
 use clap::{Args as _, CommandFactory, FromArgMatches, Parser};
 use serde_json::Value;
 
-use crate::cli::Args;
+use crate::cli::{Args, RankEnv};
 use crate::trouble::Trouble;
+
+/// Where a program looks for shared libraries beside the usual folders.
+const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 
 /// Why there is nothing to launch.
 pub(crate) enum Stop {
@@ -49,8 +52,13 @@ pub(crate) fn build(mut args: Vec<OsString>) -> Result<Args, Stop> {
         args.remove(1);
     }
     let (build, mut launch) = parse(args).map_err(Stop::Usage)?;
-    let program = compile(&build).map_err(Stop::Trouble)?;
+    let (program, folders) = compile(&build).map_err(Stop::Trouble)?;
     launch.command.insert(0, program);
+    if std::env::var_os(LIBRARY_PATH).is_none() && !folders.is_empty() {
+        // First, so that a variable of the user's own wins.
+        let found = RankEnv { key: LIBRARY_PATH.into(), pattern: folders.join(":") };
+        launch.rank_env.insert(0, found);
+    }
     Ok(launch)
 }
 
@@ -70,7 +78,9 @@ fn parse(args: Vec<OsString>) -> Result<(Build, Args), clap::Error> {
     Ok((Build::from_arg_matches(&matches)?, Args::from_arg_matches(&matches)?))
 }
 
-fn compile(build: &Build) -> Result<OsString, Trouble> {
+/// Builds the program; its path, and the folders that it was linked from (libtorch's, say), where
+/// it will not look by itself.
+fn compile(build: &Build) -> Result<(OsString, Vec<String>), Trouble> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(&cargo);
     command.arg("build").arg("--message-format=json-render-diagnostics");
@@ -96,20 +106,36 @@ fn compile(build: &Build) -> Result<OsString, Trouble> {
     let mut child = command.stdout(Stdio::piped()).spawn().map_err(no_cargo)?;
     let messages = child.stdout.take().map(BufReader::new);
     let lines = messages.into_iter().flat_map(BufRead::lines).map_while(Result::ok);
-    let programs: Vec<_> = lines.filter_map(|line| executable(&line)).collect();
+    let (mut programs, mut folders) = (Vec::new(), Vec::new());
+    for message in lines.filter_map(|line| serde_json::from_str::<Value>(&line).ok()) {
+        programs.extend(executable(&message));
+        folders.extend(linked_folders(&message));
+    }
+    folders.sort_unstable();
+    folders.dedup();
     let status = child.wait().map_err(no_cargo)?;
     if !status.success() {
         return Err(Trouble { code: 101, text: "the program does not build; see above".into() });
     }
-    choose(&programs)
+    Ok((choose(&programs)?, folders))
 }
 
 /// Name and path of an executable that cargo reports.
-fn executable(message: &str) -> Option<(String, String)> {
-    let message: Value = serde_json::from_str(message).ok()?;
+fn executable(message: &Value) -> Option<(String, String)> {
     let path = message.get("executable")?.as_str()?;
     let name = message.get("target")?.get("name")?.as_str()?;
     Some((name.to_owned(), path.to_owned()))
+}
+
+/// Folders that a build script has told the linker: `native=/opt/libtorch/lib`, or without a kind.
+fn linked_folders(message: &Value) -> Vec<String> {
+    let paths = message.get("linked_paths").and_then(Value::as_array);
+    let folder = |path: &Value| {
+        let path = path.as_str()?;
+        let (kind, folder) = path.split_once('=').unwrap_or(("all", path));
+        matches!(kind, "all" | "native" | "dependency").then(|| folder.to_owned())
+    };
+    paths.into_iter().flatten().filter_map(folder).collect()
 }
 
 fn choose(programs: &[(String, String)]) -> Result<OsString, Trouble> {

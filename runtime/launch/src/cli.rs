@@ -153,6 +153,10 @@ pub(crate) struct Args {
     #[arg(long, alias = "monitor_interval", env = "PET_MONITOR_INTERVAL", hide = true)]
     pub monitor_interval: Option<f64>,
 
+    /// Accepted for torchrun's sake; ranks are programs of their own in any case
+    #[arg(long, alias = "start_method", env = "PET_START_METHOD", hide = true)]
+    pub start_method: Option<String>,
+
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     #[arg(value_name = "PROGRAM")]
