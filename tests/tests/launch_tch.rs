@@ -94,7 +94,7 @@ fn child_that_fails() {
         let launch = Launch::from_env()?;
         let group = ProcessGroup::init(&launch, GroupOptions::default())?;
         if group.is_main() {
-            std::thread::sleep(Duration::from_secs(60));
+            std::thread::sleep(Duration::from_mins(1));
         }
         match how.as_str() {
             "error" => Err(std::io::Error::other("it has 0 rows"))?,
