@@ -13,6 +13,8 @@ use crate::table::Role;
 /// Containers written out at greater length are tables of data: only their first items are
 /// looked at.
 const CONTENTS_MAX: usize = 40;
+/// Literal lists longer than this are tables of data, and opaque.
+const DATA_MIN: usize = 64;
 
 impl<'p> Interpreter<'p> {
     pub(super) fn eval(&mut self, expr: &'p Expr) -> Value {
@@ -523,6 +525,9 @@ impl<'p> Interpreter<'p> {
     }
 
     fn collection(&mut self, kind: CollectionKind, items: &'p [Expr], site: Site) -> Value {
+        if items.len() > DATA_MIN && items.iter().all(is_data) {
+            return self.derived_value(site, &[]);
+        }
         let spread = items.iter().any(|i| matches!(i.kind, ExprKind::Starred(_)));
         let values: Vec<Value> = items.iter().map(|i| self.eval(i)).collect();
         if kind == CollectionKind::Tuple && !spread {
@@ -820,4 +825,17 @@ impl<'p> Interpreter<'p> {
 /// Variables that only a launcher sets.
 pub(super) fn is_launch_variable(name: &str) -> bool {
     matches!(name, "MASTER_ADDR" | "MASTER_PORT" | "TORCHELASTIC_RUN_ID" | "SLURM_JOB_ID")
+}
+
+/// Whether an expression is made of literals only.
+fn is_data(expr: &Expr) -> bool {
+    match &expr.kind {
+        ExprKind::Literal(_) => true,
+        ExprKind::Unary { value, .. } => is_data(value),
+        ExprKind::Collection { items, .. } => items.iter().all(is_data),
+        ExprKind::Dict(items) => {
+            items.iter().all(|(key, value)| key.as_ref().is_some_and(is_data) && is_data(value))
+        }
+        _ => false,
+    }
 }
