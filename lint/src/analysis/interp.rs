@@ -18,7 +18,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::event::{ArgumentValue, Event, EventId, EventKind, LoopId, Modes, Node, PathId, Tree};
 use super::term::{ClassRef, FrameId, FunctionRef, ObjectId, Term, TermKind, Terms};
 use super::value::Value;
-use crate::model::{Expr, FileId, Function, Name, Site, Span, Stmt, WithItem};
+use crate::model::{Expr, FileId, Function, Impl, Name, Site, Span, Stmt, WithItem};
 use crate::project::Project;
 use crate::table::{Role, Row, Table};
 
@@ -169,6 +169,8 @@ pub(super) struct Interpreter<'p> {
     active: FxHashMap<FunctionRef, u32>,
     known_hash: u64,
     impl_types: FxHashMap<FunctionRef, Name>,
+    /// Rust: the `impl` blocks of the types of a name.
+    impls: FxHashMap<Name, Vec<(FileId, &'p Impl)>>,
     classes_by_name: FxHashMap<Name, Vec<ClassRef>>,
     /// Outside types of opaque values (tensors).
     types: FxHashMap<Term, Name>,
@@ -225,6 +227,7 @@ impl<'p> Interpreter<'p> {
             active: FxHashMap::default(),
             known_hash: 0,
             impl_types: FxHashMap::default(),
+            impls: FxHashMap::default(),
             classes_by_name: FxHashMap::default(),
             types: FxHashMap::default(),
             star_imports: FxHashMap::default(),

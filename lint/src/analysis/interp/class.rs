@@ -4,7 +4,7 @@ use super::{ClassInfo, Frame, Interpreter, Key, ObjectClass};
 use crate::analysis::event::ArgumentValue;
 use crate::analysis::term::{ClassRef, FrameId, FunctionRef, Term, TermKind};
 use crate::analysis::value::Value;
-use crate::model::{ClassIndex, FunctionIndex, Impl, Language, Name, Site};
+use crate::model::{ClassIndex, FunctionIndex, Language, Name, Site};
 use crate::table::Role;
 
 use rustc_hash::FxHashMap;
@@ -70,14 +70,7 @@ impl<'p> Interpreter<'p> {
         closure: Option<FrameId>,
         methods: &mut FxHashMap<Name, Term>,
     ) {
-        let mut found: Vec<(crate::model::FileId, &'p Impl)> = Vec::new();
-        for source in &self.project.files {
-            for block in &source.module.impls {
-                if block.target.last_name() == Some(name) {
-                    found.push((source.id, block));
-                }
-            }
-        }
+        let found = self.impls.get(&name).cloned().unwrap_or_default();
         let here = found.iter().any(|(f, _)| *f == file);
         for (at, block) in found {
             // The same name may stand for another type elsewhere: the own file wins.

@@ -163,6 +163,7 @@ impl Interpreter<'_> {
             }
             for block in &file.module.impls {
                 let Some(name) = block.target.last_name() else { continue };
+                self.impls.entry(name).or_default().push((file.id, block));
                 for &index in &block.methods {
                     self.impl_types.insert(FunctionRef { file: file.id, index }, name);
                 }

@@ -765,6 +765,9 @@ impl<'p> Interpreter<'p> {
         let Some((arm, rest)) = arms.split_first() else {
             return (self.terms.yes, None);
         };
+        if valued && arms.len() > TABLE_MIN && arms.iter().all(is_row) {
+            return (self.terms.yes, Some(self.derived_value(site, std::slice::from_ref(subject))));
+        }
         let arm_site = self.site(arm.span);
         let mut condition = self.pattern_condition(subject, &arm.pattern);
         if let Some(guard) = &arm.guard {
@@ -919,4 +922,30 @@ fn holds_break(body: &[Stmt]) -> bool {
 
 fn always_raises(body: &[Stmt]) -> bool {
     body.last().is_some_and(|s| matches!(s.kind, StmtKind::Raise(_)))
+}
+
+/// A `match` of more arms than this, each with nothing but a constant, is a table of data.
+const TABLE_MIN: usize = 24;
+
+fn is_row(arm: &Arm) -> bool {
+    let [Stmt { kind: StmtKind::Expr(expr), .. }] = arm.body.as_slice() else { return false };
+    arm.guard.is_none() && is_constant(expr)
+}
+
+/// A literal or path, perhaps converted: `"x".to_string()`, `Some(E::A)`.
+fn is_constant(expr: &Expr) -> bool {
+    match &expr.kind {
+        ExprKind::Literal(_) | ExprKind::Name(_) => true,
+        ExprKind::Attribute { value, .. } => is_constant(value),
+        ExprKind::Call { callee, arguments } => {
+            let name = callee.last_name();
+            let converts = |n: &str| {
+                matches!(n, "to_string" | "to_owned" | "into" | "from" | "Some" | "Ok" | "Err")
+            };
+            name.is_some_and(|n| converts(&n))
+                && is_constant(callee)
+                && arguments.iter().all(|a| is_constant(&a.value))
+        }
+        _ => false,
+    }
 }
