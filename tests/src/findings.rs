@@ -41,11 +41,22 @@ pub fn check(arguments: &[&str]) -> Report {
 /// The same, with environment variables.
 #[track_caller]
 pub fn check_with(variables: &[(&str, &str)], arguments: &[&str]) -> Report {
+    run(repository::root(), variables, arguments)
+}
+
+/// The same as [`check`], in another folder.
+#[track_caller]
+pub fn check_in(folder: &Path, arguments: &[&str]) -> Report {
+    run(folder, &[], arguments)
+}
+
+#[track_caller]
+fn run(folder: &Path, variables: &[(&str, &str)], arguments: &[&str]) -> Report {
     let output = Command::new(binaries::ddp_lint())
         .args(["check", "--output-format", "json"])
         .args(arguments)
         .envs(variables.iter().copied())
-        .current_dir(repository::root())
+        .current_dir(folder)
         .output()
         .expect("ddp-lint starts");
     let exit_code = output.status.code().unwrap_or(-1);

@@ -3,6 +3,7 @@
 //! The programs are run as users run them; of the linter's library only the marks are used.
 
 pub mod binaries;
+pub mod corpus;
 pub mod findings;
 pub mod launch;
 pub mod repository;
