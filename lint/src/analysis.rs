@@ -3,6 +3,7 @@
 //! A program is an entry and what it reaches. The interpreter runs it abstractly; `Program`
 //! answers questions about that run.
 
+pub mod checkpoints;
 pub mod devices;
 pub mod dump;
 pub mod event;
@@ -33,6 +34,9 @@ use crate::project::Project;
 use crate::table::{Flag, Role, Table};
 use interp::{Interpreter, Key};
 pub use reach::{Planned, plan};
+
+/// More programs than this are not asked what another one needs of them.
+const OTHERS_MAX: usize = 6;
 
 /// Where a program starts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -121,6 +125,26 @@ impl<'p> Program<'p> {
 
     pub fn project(&self) -> &'p Project {
         self.project
+    }
+
+    /// Other programs of the project, those of one process too, that handle states: run without
+    /// the code that nothing calls. A few, the entries that load themselves first.
+    pub fn others(&self) -> Vec<Program<'p>> {
+        let speaks = |file: FileId, word: &str| self.project.file(file).text.contains(word);
+        let mut planned: Vec<Planned> = plan(self.project, &entries(self.project))
+            .into_iter()
+            .filter(|p| p.entry.file.is_some() && p.entry.file != self.entry)
+            .filter(|p| p.entry.language == self.language)
+            .filter(|p| p.files.iter().any(|&file| speaks(file, "state_dict")))
+            .collect();
+        planned.sort_by_key(|p| !p.entry.file.is_some_and(|file| speaks(file, "load_state_dict")));
+        planned.truncate(OTHERS_MAX);
+        let run = |mut planned: Planned| {
+            planned.is_parallel = true;
+            planned.owned.clear();
+            Program::new(self.project, self.run.table, &planned)
+        };
+        planned.into_iter().map(run).collect()
     }
 
     pub fn terms(&self) -> &Terms {

@@ -13,8 +13,10 @@ mod fused_step_hides_check;
 mod gather_without_grad;
 mod global_rank_as_device;
 pub(crate) mod invalid_syntax;
+mod isinstance_misses_ddp;
 mod legacy_launcher_argument;
 mod load_without_map_location;
+mod local_rank_guard_on_shared_file;
 mod local_value_decides;
 mod loss_inside_model;
 mod missing_set_device;
@@ -25,6 +27,8 @@ mod parameters_read_on_replica;
 mod rank_divergent_update;
 mod sampler_with_shuffle;
 mod shared_path_race;
+mod state_dict_prefix_mismatch;
+mod summed_loss_scale;
 mod uneven_batch_average;
 mod uneven_epoch_output;
 mod unguarded_log;
@@ -55,8 +59,10 @@ pub static RULES: &[&Rule] = &[
     &gather_without_grad::RULE,
     &global_rank_as_device::RULE,
     &invalid_syntax::RULE,
+    &isinstance_misses_ddp::RULE,
     &legacy_launcher_argument::RULE,
     &load_without_map_location::RULE,
+    &local_rank_guard_on_shared_file::RULE,
     &local_value_decides::RULE,
     &loss_inside_model::RULE,
     &missing_set_device::RULE,
@@ -67,6 +73,8 @@ pub static RULES: &[&Rule] = &[
     &rank_divergent_update::RULE,
     &sampler_with_shuffle::RULE,
     &shared_path_race::RULE,
+    &state_dict_prefix_mismatch::RULE,
+    &summed_loss_scale::RULE,
     &uneven_batch_average::RULE,
     &uneven_epoch_output::RULE,
     &unguarded_log::RULE,

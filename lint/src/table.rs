@@ -170,6 +170,8 @@ pub enum Role {
     Tracker,
     TrackerLog,
     Exit,
+    /// `isinstance(object, class)`.
+    TypeTest,
     /// Ends the path by an error (`panic!`, `bail!`).
     Raise,
     /// A framework that launches, wraps and guards itself: its presence makes the program

@@ -172,6 +172,8 @@ pub(super) struct Interpreter<'p> {
     /// Rust: the `impl` blocks of the types of a name.
     impls: FxHashMap<Name, Vec<(FileId, &'p Impl)>>,
     classes_by_name: FxHashMap<Name, Vec<ClassRef>>,
+    /// Which item of what an opaque value is.
+    pub item_of: FxHashMap<Term, (Term, Term)>,
     /// Outside types of opaque values (tensors).
     types: FxHashMap<Term, Name>,
     star_imports: FxHashMap<FileId, Vec<Term>>,
@@ -229,6 +231,7 @@ impl<'p> Interpreter<'p> {
             impl_types: FxHashMap::default(),
             impls: FxHashMap::default(),
             classes_by_name: FxHashMap::default(),
+            item_of: FxHashMap::default(),
             types: FxHashMap::default(),
             star_imports: FxHashMap::default(),
             frame: FrameId(0),

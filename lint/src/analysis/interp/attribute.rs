@@ -312,7 +312,11 @@ impl<'p> Interpreter<'p> {
             let term = self.terms.make(TermKind::Item(container, key));
             return self.value(term);
         }
-        self.derived_value(site, &[of.clone(), index.clone()])
+        let item = self.derived_value(site, &[of.clone(), index.clone()]);
+        if let Some(term) = item.single() {
+            self.item_of.insert(term, (container, key));
+        }
+        item
     }
 
     pub(super) fn environment_value(&mut self, name: &str) -> Value {

@@ -202,6 +202,11 @@ impl Interpreter<'_> {
         self.contents(container)
     }
 
+    /// What a dict or list is known to hold under known keys.
+    pub(crate) fn items_now(&self, container: Term) -> Vec<(Term, Value)> {
+        self.store.items(container)
+    }
+
     pub(crate) fn now(&self, key: &Key) -> Option<&Value> {
         self.store.get(key)
     }

@@ -149,9 +149,17 @@ impl<'p> Interpreter<'p> {
             return self.forward_method(receiver, wrapper, method, arguments, site, expr);
         }
         self.run_callbacks(&arguments, site);
+        let first = arguments.first().and_then(|a| a.value.single());
         let mut from: Vec<Value> = arguments.into_iter().map(|a| a.value).collect();
         from.push(self.value(receiver));
-        self.derived_value(site, &from)
+        let result = self.derived_value(site, &from);
+        if let (Some(key), Some(term)) = (first, result.single())
+            && from.len() == 2
+            && matches!(&*method, "get" | "pop")
+        {
+            self.item_of.insert(term, (receiver, key));
+        }
+        result
     }
 
     /// `wrapper.module.step(x)` where the module's class is unknown.
@@ -298,6 +306,7 @@ impl<'p> Interpreter<'p> {
             }
             Role::Collective => self.collective(call, event),
             Role::Exit => self.exit(call),
+            Role::TypeTest => self.type_test(call, event),
             Role::Raise => {
                 let site = call.site;
                 self.tree.push(Node::Exit { kind: ExitKind::Error, site });
@@ -992,7 +1001,6 @@ impl<'p> Interpreter<'p> {
     ) -> Option<Value> {
         let first = arguments.first().map(|a| &a.value);
         match name {
-            "isinstance" => self.is_instance(first?, &arguments.get(1)?.value),
             "hasattr" => self.has_attribute(first?, &arguments.get(1)?.value),
             "getattr" => self.get_attribute(arguments, site),
             "setattr" => {
@@ -1024,6 +1032,15 @@ impl<'p> Interpreter<'p> {
                 let term = first?.single()?;
                 self.sequence(term)?;
                 Some(first?.clone())
+            }
+            "dict" if !arguments.is_empty() && arguments.iter().all(|a| a.name.is_some()) => {
+                let dict = self.new_object(site, ObjectClass::Dict, Vec::new(), None);
+                for argument in arguments {
+                    let Some(name) = argument.name else { continue };
+                    let key = self.terms.constant(Const::Str(name));
+                    self.write(Key::Item(dict, key), argument.value.clone());
+                }
+                Some(self.value(dict))
             }
             "list" | "dict" | "set" | "Vec.new" | "Vec.with_capacity"
                 if arguments.is_empty() || name.starts_with("Vec") =>
@@ -1060,6 +1077,14 @@ impl<'p> Interpreter<'p> {
             return self.derived_value(site, std::slice::from_ref(value));
         };
         self.item_of_term(term)
+    }
+
+    fn type_test(&mut self, call: &Outside<'p>, event: EventId) -> Value {
+        let tested = match call.arguments.as_slice() {
+            [object, class] => self.is_instance(&object.value, &class.value),
+            _ => None,
+        };
+        tested.unwrap_or_else(|| self.plain_effect(call, event))
     }
 
     fn is_instance(&mut self, value: &Value, class: &Value) -> Option<Value> {

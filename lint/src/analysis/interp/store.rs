@@ -36,6 +36,20 @@ impl Store {
         self.now.get(key)
     }
 
+    /// What is written under known keys of a container, in the order of the keys' terms.
+    pub(super) fn items(&self, container: Term) -> Vec<(Term, Value)> {
+        let mut items: Vec<(Term, Value)> = self
+            .now
+            .iter()
+            .filter_map(|(key, value)| match key {
+                Key::Item(of, key) if *of == container => Some((*key, value.clone())),
+                _ => None,
+            })
+            .collect();
+        items.sort_by_key(|(key, _)| *key);
+        items
+    }
+
     pub(super) fn set(&mut self, key: Key, value: Value) {
         let old = self.now.insert(key, value);
         self.trail.push((key, old));

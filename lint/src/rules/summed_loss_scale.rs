@@ -1,0 +1,230 @@
+use crate::analysis::facts::Wrapper;
+use crate::analysis::{Call, Event, EventKind, Term, TermKind, Value, Via};
+use crate::prelude::*;
+use crate::table::Role;
+
+declare_rule! {
+    /// A loss is summed over the batch, and the wrapper averages gradients over the ranks.
+    ///
+    /// `DistributedDataParallel` divides by the number of ranks. With a mean in each rank that
+    /// gives the mean over all samples; with a sum it gives the sum over all samples divided by
+    /// the number of ranks: the gradient is that many times smaller than one process would have
+    /// (measured).
+    ///
+    /// ```python bad
+    /// import torch
+    /// import torch.distributed as dist
+    /// import torch.nn as nn
+    /// from torch.nn.parallel import DistributedDataParallel as DDP
+    ///
+    /// dist.init_process_group("gloo")
+    /// model = DDP(nn.Linear(8, 1))
+    /// criterion = nn.MSELoss(reduction="sum")
+    /// loss = criterion(model(torch.ones(2, 8)), torch.ones(2, 1))
+    /// loss.backward()  # ~ summed-loss-scale
+    /// ```
+    /// ```python good
+    /// import torch
+    /// import torch.distributed as dist
+    /// import torch.nn as nn
+    /// from torch.nn.parallel import DistributedDataParallel as DDP
+    ///
+    /// dist.init_process_group("gloo")
+    /// model = DDP(nn.Linear(8, 1))
+    /// criterion = nn.MSELoss(reduction="sum")
+    /// loss = criterion(model(torch.ones(2, 8)), torch.ones(2, 1))
+    /// (loss * dist.get_world_size()).backward()
+    /// ```
+    ///
+    /// # Known limits
+    /// A loss that is divided or multiplied by anything is silent: sums that are divided by a
+    /// number of tokens are another matter.
+    pub static RULE = {
+        name: "summed-loss-scale",
+        level: Level::Advice,
+        harm: Harm::Wrong,
+        tier: 3,
+        languages: PYTHON,
+        fix: FixKind::No,
+        check,
+    };
+}
+
+fn check(program: &Program<'_>, report: &mut Report<'_>) {
+    for (event, call) in program.calls(Role::Backward) {
+        let loss = call.receiver.as_ref().and_then(Value::single);
+        let Some(loss) = loss.filter(|&loss| comes_from_wrapper(program, loss)) else { continue };
+        let Some((made, _)) = summed(program, loss) else { continue };
+        report
+            .at(event.site, "this loss is a sum, and the wrapper averages gradients over the ranks")
+            .why("with n ranks the gradient is n times smaller than that of one process on all samples")
+            .help("use the mean, or multiply the loss by `dist.get_world_size()`")
+            .related(made.site, "summed here");
+    }
+}
+
+fn comes_from_wrapper(program: &Program<'_>, loss: Term) -> bool {
+    program.terms().origins(loss).iter().any(|&origin| {
+        matches!(&program.event(origin).kind, EventKind::Forward(forward)
+            if matches!(forward.via, Via::Wrapper(id)
+                if program.wrapper_kind(id) == Some(Wrapper::Ddp)))
+    })
+}
+
+/// The call that sums, if the loss is what it gave and nothing else.
+fn summed<'e, 'p>(program: &'e Program<'p>, loss: Term) -> Option<(&'e Event<'p>, &'e Call<'p>)> {
+    if let TermKind::Apply(name, parts) = program.terms().kind(loss) {
+        // `criterion(..).sum()` of a loss for each sample.
+        let (made, call) = program.maker(*parts.first()?)?;
+        let each = call.role == Role::Loss && reduction(program, call).as_deref() == Some("none");
+        return (name.ends_with(".sum") && parts.len() == 1 && each).then_some((made, call));
+    }
+    let (event, call) = program.maker(loss)?;
+    match call.role {
+        Role::ScaleLoss => summed(program, call.value_at(0, "outputs")?.single()?),
+        Role::Loss => (reduction(program, call)? == "sum").then_some((event, call)),
+        _ => None,
+    }
+}
+
+/// What a loss function, or the object that is one, is told of its reduction.
+fn reduction(program: &Program<'_>, call: &Call<'_>) -> Option<String> {
+    let terms = program.terms();
+    let object = call.receiver.as_ref().and_then(|r| program.object_in(r));
+    let arguments = object.map_or(&call.arguments, |object| &object.arguments);
+    let named = |name: &str| arguments.iter().find(|a| a.name.is_some_and(|n| &*n == name));
+    if let Some(average) = named("size_average")
+        && average.value.single() == Some(terms.no)
+    {
+        return Some("sum".to_owned());
+    }
+    let given = named("reduction")?.value.single()?;
+    terms.as_str(given).map(|text| text.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loss_of_another_file_counts() {
+        check_files(&[
+            (
+                "losses.py",
+                "
+import torch.nn.functional as F
+def likelihood(output, target):
+    return F.nll_loss(output, target, reduction='sum')
+",
+            ),
+            (
+                "main.py",
+                "
+import torch
+from losses import likelihood
+torch.distributed.init_process_group('gloo')
+net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+for x, y in [(torch.ones(2, 2), torch.ones(2))]:
+    loss = likelihood(net(x), y)
+    loss.backward()  # ~ summed-loss-scale
+",
+            ),
+        ]);
+    }
+
+    #[test]
+    fn scaled_and_older_spellings_count() {
+        check_python(
+            "
+import torch
+torch.distributed.init_process_group('gloo')
+class Step:
+    def __init__(self, net):
+        self.net = torch.nn.parallel.DistributedDataParallel(net)
+        self.scaler = torch.cuda.amp.GradScaler()
+        self.old = torch.nn.MSELoss(size_average=False)
+        self.each = torch.nn.L1Loss(reduction='none')
+    def a(self, x):
+        self.scaler.scale(self.old(self.net(x), x)).backward()  # ~ summed-loss-scale
+    def b(self, x):
+        self.each(self.net(x), x).sum().backward()  # ~ summed-loss-scale
+step = Step(torch.nn.Linear(2, 2))
+for _ in range(3):
+    step.a(torch.ones(2))
+    step.b(torch.ones(2))
+",
+        );
+    }
+
+    #[test]
+    fn means_are_silent() {
+        check_python(
+            "
+import torch
+torch.distributed.init_process_group('gloo')
+net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+for _ in range(3):
+    out = net(torch.ones(2, 2))
+    torch.nn.functional.mse_loss(out, torch.ones(2, 2)).backward()
+    torch.nn.MSELoss(reduction='mean')(out, torch.ones(2, 2)).backward()
+    torch.nn.MSELoss(reduction='none')(out, torch.ones(2, 2)).mean().backward()
+",
+        );
+    }
+
+    #[test]
+    fn a_factor_is_silent() {
+        check_files(&[
+            (
+                "step.py",
+                "
+import torch.nn as nn
+def run(net, x, n_tokens):
+    loss = nn.CrossEntropyLoss(reduction='sum')(net(x), x)
+    (loss / n_tokens).backward()
+",
+            ),
+            (
+                "main.py",
+                "
+import torch
+import torch.distributed as dist
+from step import run
+dist.init_process_group('gloo')
+net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+for _ in range(3):
+    run(net, torch.ones(2), 7)
+    loss = torch.nn.MSELoss(reduction='sum')(net(torch.ones(2)), torch.ones(2))
+    (dist.get_world_size() * loss).backward()
+",
+            ),
+        ]);
+    }
+
+    #[test]
+    fn one_process_is_silent() {
+        check_python(
+            "
+import torch
+net = torch.nn.DataParallel(torch.nn.Linear(2, 2))
+for _ in range(3):
+    torch.nn.MSELoss(reduction='sum')(net(torch.ones(2)), torch.ones(2)).backward()
+",
+        );
+    }
+
+    #[test]
+    fn a_loss_beside_the_wrapper_is_silent() {
+        check_python(
+            "
+import torch
+torch.distributed.init_process_group('gloo')
+net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+own = torch.nn.Linear(2, 2)
+for _ in range(3):
+    net(torch.ones(2)).mean().backward()
+    torch.nn.MSELoss(reduction='sum')(own(torch.ones(2)), torch.ones(2)).backward()
+",
+        );
+    }
+}
