@@ -60,7 +60,8 @@ pub fn edited(text: &str, edits: &[&Edit]) -> String {
     new
 }
 
-/// Guards the user's text against a bug of ours: all edits lie inside their files, on character boundaries, and apart from each other.
+/// Guards the user's text against a bug of ours: all edits lie inside their files, on character
+/// boundaries, and apart from each other.
 fn is_sound(project: &Project, fix: &Fix) -> bool {
     let fits = |edit: &Edit| {
         project

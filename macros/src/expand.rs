@@ -82,7 +82,9 @@ pub(crate) fn output_signatures(krate: &TokenStream) -> (TokenStream, TokenStrea
     let tensor = quote!(#krate::tch::Tensor);
     (
         quote!(fn tensors<'__a>(&'__a self, __out: &mut ::std::vec::Vec<&'__a #tensor>)),
-        quote!(fn tensors_mut<'__a>(&'__a mut self, __out: &mut ::std::vec::Vec<&'__a mut #tensor>)),
+        quote!(
+            fn tensors_mut<'__a>(&'__a mut self, __out: &mut ::std::vec::Vec<&'__a mut #tensor>)
+        ),
     )
 }
 

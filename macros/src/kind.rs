@@ -114,7 +114,8 @@ impl<'a> Params<'a> {
             param.bounds.iter().any(is_fn_bound)
                 || clause.clone().any(|predicate| {
                     matches!(predicate, WherePredicate::Type(it)
-                        if is_ident(&it.bounded_ty, &param.ident) && it.bounds.iter().any(is_fn_bound))
+                        if is_ident(&it.bounded_ty, &param.ident)
+                            && it.bounds.iter().any(is_fn_bound))
                 })
         };
         let models = generics.type_params().filter(|param| !is_closure(param));

@@ -84,6 +84,16 @@ pub struct Event<'p> {
     pub modes: Modes,
 }
 
+impl<'p> Event<'p> {
+    /// The call that it is, if it is one.
+    pub fn call(&self) -> Option<&Call<'p>> {
+        match &self.kind {
+            EventKind::Call(call) => Some(call),
+            _ => None,
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub enum EventKind<'p> {
     Call(Call<'p>),

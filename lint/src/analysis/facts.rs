@@ -350,7 +350,7 @@ impl<'p> Program<'p> {
                     });
                 let values = call.receiver.iter().chain(call.arguments.iter().map(|a| &a.value));
                 let told = values.flat_map(|v| v.origins(terms)).any(|origin| {
-                    matches!(&self.event(origin).kind, EventKind::Call(c) if c.role == Role::Collective)
+                    self.event(origin).call().is_some_and(|c| c.role == Role::Collective)
                 });
                 if weighted || told {
                     return true;

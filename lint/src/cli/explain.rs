@@ -158,7 +158,8 @@ mod tests {
 
     #[test]
     fn quotes_come_from_text_blocks_and_quoted_prose() {
-        let docs = "It says \"module has no\nattribute\".\n\n```text\nfatal: x\n```\n```python\na = \"b\"\n```\n";
+        let docs = "It says \"module has no\nattribute\".\n\n```text\nfatal: x\n```\n\
+            ```python\na = \"b\"\n```\n";
         assert_eq!(quotes(docs), ["fatal: x", "module has no attribute"]);
     }
 }

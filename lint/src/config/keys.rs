@@ -38,7 +38,8 @@ impl Kind {
             }
             Self::Version => "a version of torch: \"2.13\"",
             Self::Levels => {
-                "a table of rules with \"error\", \"warning\", \"advice\" or \"off\": { unguarded-log = \"off\" }"
+                "a table of rules with \"error\", \"warning\", \"advice\" or \"off\": \
+                 { unguarded-log = \"off\" }"
             }
             Self::Names => {
                 "a table of dotted names: { \"mylib.is_main\" = { role = \"is-main\" } }"

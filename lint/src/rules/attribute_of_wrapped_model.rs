@@ -107,7 +107,10 @@ fn read(program: &Program<'_>, report: &mut Report<'_>, event: &Event<'_>, of: T
     if !inner_has(program, wrapper, name) || program.stores_on(of).any(|(_, n, _)| n == name) {
         return;
     }
-    let asked = |kind: &TermKind| matches!(kind, TermKind::Apply(test, parts) if &**test == "hasattr" && parts[0] == of);
+    let asked = |kind: &TermKind| match kind {
+        TermKind::Apply(test, parts) => &**test == "hasattr" && parts[0] == of,
+        _ => false,
+    };
     if program.tests(event.path, &asked) {
         return;
     }
@@ -126,8 +129,9 @@ fn read(program: &Program<'_>, report: &mut Report<'_>, event: &Event<'_>, of: T
 
 fn store(program: &Program<'_>, report: &mut Report<'_>, event: &Event<'_>, of: Term, name: Name) {
     let Some(wrapper) = foreign(program, of, name) else { return };
-    let is_read_there = program.events().iter().any(|e| {
-        matches!(&e.kind, EventKind::AttributeRead { of: on, name: n, .. } if *on == of && *n == name)
+    let is_read_there = program.events().iter().any(|e| match &e.kind {
+        EventKind::AttributeRead { of: on, name: read, .. } => *on == of && *read == name,
+        _ => false,
     });
     if !inner_has(program, wrapper, name) || is_read_there {
         return;

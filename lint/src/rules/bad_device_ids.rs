@@ -83,7 +83,10 @@ fn check_dp(
         First::Fixed(first) if first != on => {
             report
                 .at(event.site, format!("{module} `cuda:{on}`, but `device_ids[0]` is {first}"))
-                .why("`DataParallel` raises at the first forward unless the module is on its first device")
+                .why(
+                    "`DataParallel` raises at the first forward unless the module is on its first \
+                      device",
+                )
                 .help(format!("put it on `device_ids[0]`: `.cuda({first})`"))
                 .related(wrap.site, "wrapped here");
         }
@@ -184,7 +187,10 @@ fn check_ddp(
     if items.len() > 1 || is_range(ids.expr) {
         report
             .at(event.site, format!("`device_ids={text}` names several devices"))
-            .why("each process works on one device: `device_ids can only be None or contain a single element`")
+            .why(
+                "each process works on one device: `device_ids can only be None or contain a \
+                  single element`",
+            )
             .help("give it this process's device: `device_ids=[local_rank]`");
         return;
     }

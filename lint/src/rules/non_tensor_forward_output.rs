@@ -113,10 +113,10 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
         let draft = report.at(event.site, message);
         let draft = match kind {
             Wrapper::Dp => draft
-                .why("`DataParallel` gathers the outputs of its replicas, and can gather only tensors")
+                .why("`DataParallel` gathers the outputs of its replicas, and gathers only tensors")
                 .help("return tensors, or tuples, lists and dicts of them; make the rest outside"),
             Wrapper::Ddp => draft
-                .why("`find_unused_parameters` looks for tensors in the output, and finds none there")
+                .why("`find_unused_parameters` looks for tensors in the output, and finds none")
                 .help("return tensors, or tuples, lists, dicts and dataclasses of them"),
         };
         draft.related(program.object(wrapper).site, "wrapped here");

@@ -167,7 +167,7 @@ fn has_own_share(program: &Program<'_>, loader: &crate::analysis::Object<'_>) ->
 
 /// What is said counts steps or samples that a collective agreed on.
 fn counts_steps(program: &Program<'_>, call: &Call<'_>) -> bool {
-    let agreed = |event: &Event<'_>| matches!(&event.kind, crate::analysis::EventKind::Call(c) if c.role == Role::Collective);
+    let agreed = |event: &Event<'_>| event.call().is_some_and(|call| call.role == Role::Collective);
     call.arguments.iter().any(|a| {
         !a.value.taint(program.terms()).has(Taint::LOCAL)
             && a.value.origins(program.terms()).iter().any(|&origin| agreed(program.event(origin)))

@@ -79,7 +79,7 @@ fn converted_after(program: &Program<'_>, report: &mut Report<'_>) {
             report
                 .at(event.site, "BatchNorm is converted after the model was wrapped")
                 .harm(Harm::Wrong)
-                .why("the wrapper holds the old layers: their parameters are reduced, not the new ones")
+                .why("the wrapper holds the old layers: their parameters are reduced, not the new")
                 .help("convert first, then wrap")
                 .related(program.object(wrapper).site, "wrapped here");
         }
@@ -108,7 +108,7 @@ fn changed_after(program: &Program<'_>, report: &mut Report<'_>) {
             report
                 .at(event.site, format!("the {what} of the model changes after it was wrapped"))
                 .harm(Harm::Wrong)
-                .why("the wrapper's hooks are on the old parameters: gradients are no longer reduced")
+                .why("the wrapper's hooks are on the old parameters: gradients are not reduced now")
                 .help(format!("change the {what} first, then wrap"))
                 .related(object.site, "wrapped here");
         }

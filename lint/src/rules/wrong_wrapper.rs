@@ -51,7 +51,7 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
                 let (outer, inner_name) = names(kind, other);
                 report
                     .at(object.site, format!("`{outer}` is put around a `{inner_name}`"))
-                    .why("both copy the model and reduce its gradients, and the two do not go together")
+                    .why("both copy the model and reduce its gradients: they do not go together")
                     .help(format!("wrap the bare model once: `{outer}(model.module)`"))
                     .related(program.object(inner).site, "wrapped here before");
             }

@@ -90,7 +90,14 @@ pub fn long_lines(text: &str) -> Vec<Complaint> {
 fn documented(line: &str) -> &str {
     let doc = line.trim_start();
     let inside = doc.strip_prefix("///").or_else(|| doc.strip_prefix("//!"));
-    inside.map_or(line, |inside| inside.strip_prefix(' ').unwrap_or(inside))
+    let line = inside.map_or(line, |inside| inside.strip_prefix(' ').unwrap_or(inside));
+    unmarked(line)
+}
+
+/// A line without the mark that says what is found there: it is no part of the example.
+fn unmarked(line: &str) -> &str {
+    let at = ["//~ ", "# ~ "].iter().filter_map(|mark| line.find(mark)).min();
+    at.map_or(line, |at| line[..at].trim_end())
 }
 
 fn lines_in_texts(text: &str) -> BTreeSet<usize> {
