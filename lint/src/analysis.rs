@@ -9,6 +9,7 @@ pub mod dump;
 pub mod event;
 pub mod facts;
 mod interp;
+pub mod models;
 pub mod rankflow;
 pub mod reach;
 pub mod term;
@@ -58,6 +59,7 @@ pub struct Program<'p> {
     trained: OnceCell<FxHashSet<EventId>>,
     by_role: OnceCell<FxHashMap<Role, Vec<EventId>>>,
     makers: OnceCell<FxHashMap<Term, EventId>>,
+    models: OnceCell<models::Index>,
 }
 
 /// Which ranks of a distributed run get somewhere.
@@ -120,6 +122,7 @@ impl<'p> Program<'p> {
             trained: OnceCell::new(),
             by_role: OnceCell::new(),
             makers: OnceCell::new(),
+            models: OnceCell::new(),
         }
     }
 

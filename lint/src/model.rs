@@ -3,9 +3,12 @@
 //! Front ends build it, the interpreter walks it, rules read it. It holds no facts that
 //! need more than one file; those are computed by `analysis`. Nothing here names a parser.
 
+mod walk;
+
 use std::fmt;
 
 pub use crate::name::Name;
+pub use walk::Part;
 
 /// A byte range in one file, end exclusive.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]

@@ -1,12 +1,16 @@
 //! The registry: one `mod` line and one entry in `RULES` per rule, both sorted by name.
 
 mod attribute_of_wrapped_model;
+mod autograd_grad_on_parameters;
 mod bad_device_ids;
+mod batch_reduction_in_forward;
+mod batchnorm_not_synced;
 mod cpu_tensor_on_nccl;
 mod data_parallel_in_use;
 mod device_zero_on_every_rank;
 mod divergent_collective;
 mod divergent_forward;
+mod find_unused_always_on;
 mod fixed_device_in_forward;
 mod forward_bypasses_wrapper;
 mod fused_step_hides_check;
@@ -23,11 +27,15 @@ mod missing_set_device;
 mod missing_set_epoch;
 mod module_of_unwrapped_model;
 mod non_tensor_forward_output;
+mod parameters_changed_after_wrap;
 mod parameters_read_on_replica;
 mod rank_divergent_update;
+mod reentrant_checkpoint;
+mod repeated_forward_with_buffers;
 mod sampler_with_shuffle;
 mod shared_path_race;
 mod state_dict_prefix_mismatch;
+mod state_written_in_forward;
 mod summed_loss_scale;
 mod uneven_batch_average;
 mod uneven_epoch_output;
@@ -36,6 +44,8 @@ mod unguarded_save;
 mod unguarded_tracker;
 mod unknown_suppression;
 mod unregistered_parameters;
+mod unregistered_tensor_state;
+mod unused_submodule;
 mod unused_suppression;
 mod unwrapped_alias_trained;
 mod wrong_replica_arguments;
@@ -47,12 +57,16 @@ use crate::rule::Rule;
 #[rustfmt::skip]
 pub static RULES: &[&Rule] = &[
     &attribute_of_wrapped_model::RULE,
+    &autograd_grad_on_parameters::RULE,
     &bad_device_ids::RULE,
+    &batch_reduction_in_forward::RULE,
+    &batchnorm_not_synced::RULE,
     &cpu_tensor_on_nccl::RULE,
     &data_parallel_in_use::RULE,
     &device_zero_on_every_rank::RULE,
     &divergent_collective::RULE,
     &divergent_forward::RULE,
+    &find_unused_always_on::RULE,
     &fixed_device_in_forward::RULE,
     &forward_bypasses_wrapper::RULE,
     &fused_step_hides_check::RULE,
@@ -69,11 +83,15 @@ pub static RULES: &[&Rule] = &[
     &missing_set_epoch::RULE,
     &module_of_unwrapped_model::RULE,
     &non_tensor_forward_output::RULE,
+    &parameters_changed_after_wrap::RULE,
     &parameters_read_on_replica::RULE,
     &rank_divergent_update::RULE,
+    &reentrant_checkpoint::RULE,
+    &repeated_forward_with_buffers::RULE,
     &sampler_with_shuffle::RULE,
     &shared_path_race::RULE,
     &state_dict_prefix_mismatch::RULE,
+    &state_written_in_forward::RULE,
     &summed_loss_scale::RULE,
     &uneven_batch_average::RULE,
     &uneven_epoch_output::RULE,
@@ -82,6 +100,8 @@ pub static RULES: &[&Rule] = &[
     &unguarded_tracker::RULE,
     &unknown_suppression::RULE,
     &unregistered_parameters::RULE,
+    &unregistered_tensor_state::RULE,
+    &unused_submodule::RULE,
     &unused_suppression::RULE,
     &unwrapped_alias_trained::RULE,
     &wrong_replica_arguments::RULE,

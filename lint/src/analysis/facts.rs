@@ -444,6 +444,27 @@ impl<'p> Program<'p> {
         switches
     }
 
+    /// Some parameters are frozen that are not known, or known to be the module's.
+    pub fn may_be_frozen(&self, module: Term) -> bool {
+        self.gradient_switches()
+            .iter()
+            .any(|s| !s.on && self.modules_within(s.of).contains(&module))
+            || self.events().iter().any(|event| match &event.kind {
+                EventKind::AttributeStore { of, name, value, .. } => {
+                    let items = Value::of(self.terms(), *of);
+                    &**name == "requires_grad"
+                        && self.as_bool(value) != Some(true)
+                        && self.modules_behind(&items).is_empty()
+                }
+                _ => false,
+            })
+    }
+
+    /// A tensor, by the type of the call that made it.
+    pub fn is_tensor(&self, term: Term) -> bool {
+        self.run.is_tensor(term)
+    }
+
     /// Inside the loop around an event a condition picks some of the items.
     fn is_selected(&self, event: &Event<'p>) -> bool {
         let Some((_, innermost)) = self.loops(event.loops).next() else { return false };

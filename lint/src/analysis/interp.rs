@@ -22,6 +22,7 @@ use crate::model::{Expr, FileId, Function, Impl, Name, Site, Span, Stmt, WithIte
 use crate::project::Project;
 use crate::table::{Role, Row, Table};
 
+pub(super) use call::is_forward;
 pub(super) use store::Key;
 
 /// Something made by a call: an instance, a list, a wrapper.

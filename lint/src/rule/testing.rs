@@ -12,6 +12,7 @@ use crate::linter::{self, Input, Source};
 use crate::marks::{self, Found};
 use crate::model::Language;
 use crate::project::Project;
+use crate::torch::TorchRange;
 
 /// Rounds of fixing after which something does not converge.
 const N_ROUNDS_MAX: usize = 10;
@@ -192,9 +193,15 @@ pub(crate) fn project(files: &[(&str, &str)]) -> Project {
     load(sources.collect())
 }
 
+/// A line `# torch: 1.13` says which release the project runs on; without one, the newest.
 #[track_caller]
 fn load(sources: Vec<Source>) -> Project {
-    let (project, crashes) = linter::load(Input { sources, ..Input::default() });
+    let stated = sources.iter().find_map(|source| {
+        let mut lines = source.text.lines();
+        lines.find_map(|line| line.strip_prefix("# torch: ")?.parse().ok())
+    });
+    let torch = stated.map_or_else(TorchRange::default, TorchRange::exactly);
+    let (project, crashes) = linter::load(Input { sources, torch, ..Input::default() });
     assert!(crashes.is_empty(), "{crashes:?}");
     project
 }

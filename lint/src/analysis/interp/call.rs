@@ -310,7 +310,7 @@ impl<'p> Interpreter<'p> {
                 callee.bound = Some(self.stored_on(callee.bound.unwrap_or(module)));
                 Some(self.call_function(callee, &arguments, site, Some(())))
             }
-            None => None,
+            None => self.run_sequential(module, &arguments, site),
         };
         self.modes = modes;
         let value = if let Some(value) = ran {
@@ -326,6 +326,40 @@ impl<'p> Interpreter<'p> {
             forward.result = value.clone();
         }
         value
+    }
+
+    /// A `Sequential` runs what it holds, one behind the other. Layers of the outside world
+    /// tell nothing: without a module of the project nothing is run.
+    fn run_sequential(
+        &mut self,
+        module: Term,
+        arguments: &[ArgumentValue<'p>],
+        site: Site,
+    ) -> Option<Value> {
+        let inner = match *self.terms.kind(module) {
+            TermKind::Object(id) if is_wrapper(self.object(id).role) => {
+                self.read(&Key::Attribute(module, Name::new("<module>")))?.single()?
+            }
+            _ => self.stored_on(module),
+        };
+        if self.object_of(inner)?.role != Role::Sequential {
+            return None;
+        }
+        let held = self.contents(inner);
+        let is_ours =
+            |term| self.object_of(term).is_some_and(|o| matches!(o.class, ObjectClass::Project(_)));
+        let first = arguments.first()?;
+        if !held.iter().any(|value| value.terms().any(is_ours)) {
+            return None;
+        }
+        let forward = self.modes.forward.replace(self.frame);
+        let mut given = first.clone();
+        for layer in held {
+            let value = self.call_value(&layer, vec![given.clone()], site, None);
+            given = ArgumentValue { name: None, position: Some(0), value, ..first.clone() };
+        }
+        self.modes.forward = forward;
+        Some(given.value)
     }
 
     /// A value that comes from one event alone.

@@ -118,7 +118,7 @@ impl<'p> Interpreter<'p> {
     }
 
     /// The class and its bases in the project, nearest first.
-    pub(super) fn ancestors(&self, class: ClassRef) -> Vec<ClassRef> {
+    pub(in crate::analysis) fn ancestors(&self, class: ClassRef) -> Vec<ClassRef> {
         let mut all = vec![class];
         let mut at = 0;
         while at < all.len() && all.len() < ANCESTORS_MAX {

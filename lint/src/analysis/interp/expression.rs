@@ -679,13 +679,13 @@ impl<'p> Interpreter<'p> {
             return self.one_of(values);
         }
         let object = self.object_of(term)?;
-        match object.class {
-            ObjectClass::List => {
-                let values = self.contents(term);
-                self.one_of(values)
-            }
-            _ => None,
+        let is_dict = matches!(object.class, ObjectClass::Outside(n) if n.ends_with("Dict"));
+        let holds_modules = matches!(object.role, Role::ModuleList | Role::Sequential) && !is_dict;
+        if object.class != ObjectClass::List && !holds_modules {
+            return None;
         }
+        let values = self.contents(term);
+        self.one_of(values)
     }
 
     pub(super) fn one_of(&mut self, values: Vec<Value>) -> Option<Value> {

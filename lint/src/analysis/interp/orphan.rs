@@ -211,6 +211,10 @@ impl Interpreter<'_> {
         self.store.get(key)
     }
 
+    pub(crate) fn is_tensor(&self, term: Term) -> bool {
+        self.types.get(&term).is_some_and(|t| matches!(&**t, "torch.Tensor" | "tch.Tensor"))
+    }
+
     pub(crate) fn member_of(&self, class: ClassRef, name: Name) -> Option<Term> {
         self.class_member(class, name)
     }

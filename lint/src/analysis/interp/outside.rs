@@ -315,6 +315,7 @@ impl<'p> Interpreter<'p> {
             }
             Role::Random | Role::Time | Role::PathExists => self.local_result(call, event),
             Role::Partial => self.partial(call, event),
+            Role::Checkpoint => self.checkpointed(call, event),
             Role::ModuleList | Role::ParameterList | Role::Sequential => {
                 self.module_list(call, event)
             }
@@ -895,6 +896,25 @@ impl<'p> Interpreter<'p> {
         self.tree.push(Node::Exit { kind, site: call.site });
         self.falls = self.terms.no;
         self.nothing()
+    }
+
+    /// `checkpoint(block, x)`: runs the block on the other arguments.
+    fn checkpointed(&mut self, call: &Outside<'p>, event: EventId) -> Value {
+        let block = call.named("function").cloned();
+        let runs =
+            |t: Term| matches!(self.terms.kind(t), TermKind::Function { .. } | TermKind::Object(_));
+        let Some(block) = block.filter(|b| b.value.terms().any(runs)) else {
+            return self.plain_effect(call, event);
+        };
+        let given = call.arguments.iter().filter(|a| a.position.is_some_and(|p| p > 0) || a.spread);
+        let given = given.map(|a| ArgumentValue {
+            name: None,
+            position: a.position.map(|p| p - 1),
+            ..a.clone()
+        });
+        let given = given.collect();
+        let value = self.call_value(&block.value, given, call.site, None);
+        self.with_origin(value, Some(event), call.site)
     }
 
     fn partial(&mut self, call: &Outside<'p>, event: EventId) -> Value {

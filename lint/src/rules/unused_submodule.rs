@@ -1,0 +1,596 @@
+use rustc_hash::FxHashSet;
+
+use crate::analysis::facts::Wrapper;
+use crate::analysis::models::{Access, Around, Mention, RanIn};
+use crate::analysis::{ClassRef, Event, EventKind, FunctionRef, ObjectId, Taint, Term, TermKind};
+use crate::model::{BinaryOp, Expr, ExprKind, Literal, LoopHeader, Part, Stmt, StmtKind};
+use crate::prelude::*;
+use crate::table::Role;
+
+declare_rule! {
+    /// A layer of the wrapped model takes no part in its forward.
+    ///
+    /// `DistributedDataParallel` waits for the gradient of every parameter. One that never comes
+    /// stops the next step: `Expected to have finished reduction in the prior iteration before
+    /// starting a new one. This error indicates that your module has parameters that were not
+    /// used in producing loss`. A layer that runs by chance, on some steps or some ranks only,
+    /// does the same now and then.
+    ///
+    /// ```python bad
+    /// import torch.nn as nn
+    /// from torch.nn.parallel import DistributedDataParallel as DDP
+    ///
+    ///
+    /// class Net(nn.Module):
+    ///     def __init__(self):
+    ///         super().__init__()
+    ///         self.body = nn.Linear(8, 8)
+    ///         self.extra = nn.Linear(8, 8)  # ~ unused-submodule
+    ///         self.head = nn.Linear(8, 1)
+    ///
+    ///     def forward(self, x):
+    ///         return self.head(self.body(x))
+    ///
+    ///
+    /// model = DDP(Net())
+    /// for x in []:
+    ///     model(x).sum().backward()
+    /// ```
+    /// ```python good
+    /// import torch.nn as nn
+    /// from torch.nn.parallel import DistributedDataParallel as DDP
+    ///
+    ///
+    /// class Net(nn.Module):
+    ///     def __init__(self):
+    ///         super().__init__()
+    ///         self.body = nn.Linear(8, 8)
+    ///         self.head = nn.Linear(8, 1)
+    ///
+    ///     def forward(self, x):
+    ///         return self.head(self.body(x))
+    ///
+    ///
+    /// model = DDP(Net())
+    /// for x in []:
+    ///     model(x).sum().backward()
+    /// ```
+    ///
+    /// # Known limits
+    /// A layer counts as used where its name is read outside of the constructor. A model that
+    /// freezes parameters in a way that is not seen stays silent.
+    pub static RULE = {
+        name: "unused-submodule",
+        level: Level::Error,
+        harm: Harm::Crash,
+        tier: 2,
+        languages: PYTHON,
+        fix: FixKind::No,
+        check,
+    };
+}
+
+fn check(program: &Program<'_>, report: &mut Report<'_>) {
+    if program.language != Language::Python {
+        return;
+    }
+    for (wrapper, parts) in program.wrapped_models(Wrapper::Ddp) {
+        if !waits_for_all(program, wrapper) || keeps_all_in_graph(program) {
+            continue;
+        }
+        for &part in &parts {
+            check_part(program, report, wrapper, part);
+        }
+        check_chance(program, report, wrapper);
+    }
+}
+
+/// The wrapper is trained and was not told that parameters may go unused.
+fn waits_for_all(program: &Program<'_>, wrapper: ObjectId) -> bool {
+    let off = |name| matches!(program.wrapper_option(wrapper, name), Some(None | Some(false)));
+    let told = program.models().mentions.iter().any(|m| {
+        matches!(
+            &*m.name,
+            "_set_static_graph"
+                | "_ddp_params_and_buffers_to_ignore"
+                | "_set_params_and_buffers_to_ignore_for_model"
+        )
+    });
+    off("find_unused_parameters")
+        && off("static_graph")
+        && off("skip_all_reduce_unused_params")
+        && !told
+        && program.trains_through(wrapper)
+}
+
+/// A term with weight zero over all parameters keeps each of them in the graph.
+fn keeps_all_in_graph(program: &Program<'_>) -> bool {
+    let files = program.project().files.iter().filter(|f| program.reaches(f.id));
+    let mut found = false;
+    for file in files.filter(|f| f.text.contains("parameters(")) {
+        for function in &file.module.functions {
+            each_expr(&function.body, &mut |expr| {
+                found = found || is_zero_times_parameters(expr, &file.text);
+            });
+        }
+        each_expr(&file.module.body, &mut |expr| {
+            found = found || is_zero_times_parameters(expr, &file.text);
+        });
+    }
+    found
+}
+
+fn is_zero_times_parameters(expr: &Expr, text: &str) -> bool {
+    let ExprKind::Binary { op: BinaryOp::Mul, left, right } = &expr.kind else { return false };
+    let is_zero = |e: &Expr| match e.literal() {
+        Some(Literal::Int(0)) => true,
+        Some(Literal::Float(f)) => f.abs() < f64::MIN_POSITIVE,
+        _ => false,
+    };
+    (is_zero(left) || is_zero(right))
+        && text.get(expr.span.range()).is_some_and(|t| t.contains("parameters("))
+}
+
+/// Every expression of a body, nested functions left out.
+fn each_expr<'m>(body: &'m [Stmt], each: &mut dyn FnMut(&'m Expr)) {
+    for statement in body {
+        statement.each_part(&mut |part| match part {
+            Part::Expr(expr) | Part::Target(expr) => expr.each_inside(each),
+            Part::Block(body) => each_expr(body, each),
+            Part::Function(_) | Part::Class(_) => {}
+        });
+    }
+}
+
+/// The layers of one module that its forward does not reach.
+fn check_part(program: &Program<'_>, report: &mut Report<'_>, wrapper: ObjectId, part: Term) {
+    let Some(class) = program.object_of(part).and_then(|o| program.class_of(o)) else { return };
+    let lineage = program.lineage(class);
+    if !has_seen_forward(program, class) || uses_children(program, &lineage) {
+        return;
+    }
+    for &event in program.stored_on(part) {
+        let event = program.event(event);
+        let EventKind::AttributeStore { name, value, .. } = &event.kind else { continue };
+        let Some(layer) = value.single() else { continue };
+        let is_last = program.attribute_now(part, name) == Some(value);
+        if !is_last || !program.has_parameters(layer) || is_used(program, &lineage, *name) {
+            continue;
+        }
+        if is_held_elsewhere(program, part, *name, layer) || program.may_be_frozen(layer) {
+            continue;
+        }
+        let model = program.class(class).name;
+        report
+            .at(event.site, format!("`{name}` is never used in the forward of `{model}`"))
+            .why(
+                "`DistributedDataParallel` waits for a gradient of each of its parameters, and \
+                 raises at the next step when it did not come",
+            )
+            .help(format!(
+                "use `{name}` in `forward` or remove it; else wrap with \
+                 `find_unused_parameters=True`"
+            ))
+            .related(program.object(wrapper).site, "the model is wrapped here");
+    }
+}
+
+/// The class has a forward of the project that runs, and no unseen base.
+fn has_seen_forward(program: &Program<'_>, class: ClassRef) -> bool {
+    let forward = program.class_member(class, "forward");
+    let function = forward.and_then(|t| as_function(program, t));
+    function.is_some_and(|f| program.ran_in(f) == RanIn::Forward)
+        && program.has_known_bases(class)
+        && program.class_member(class, "__getattr__").is_none()
+}
+
+fn as_function(program: &Program<'_>, term: Term) -> Option<FunctionRef> {
+    match program.terms().kind(term) {
+        TermKind::Function { function, .. } => Some(*function),
+        _ => None,
+    }
+}
+
+/// The forward walks over what the module holds, whatever the names.
+fn uses_children(program: &Program<'_>, lineage: &[ClassRef]) -> bool {
+    let models = program.models();
+    let in_forward = |m: &Mention| m.function.is_none_or(|f| program.ran_in(f) != RanIn::Elsewhere);
+    let walked = models.mentions.iter().any(|m| match &*m.name {
+        "modules" | "named_modules" | "get_submodule" => in_forward(m) && m.function.is_some(),
+        "children" | "named_children" | "_modules" => true,
+        "__dict__" => m.of_self && m.class.is_some_and(|c| lineage.contains(&c)),
+        _ => false,
+    });
+    walked
+        || models.dynamic.iter().any(|d| {
+            d.prefix.is_empty()
+                && (d.of_self && d.class.is_some_and(|c| lineage.contains(&c))
+                    || d.method.is_some_and(|m| program.ran_in(m) == RanIn::Forward))
+        })
+}
+
+/// Some code reads the attribute, other than to set up its weights.
+fn is_used(program: &Program<'_>, lineage: &[ClassRef], name: Name) -> bool {
+    let models = program.models();
+    let read = models.mentions.iter().any(|m| {
+        m.name == name
+            && m.access != Access::Written
+            && is_about(m, lineage)
+            && (m.function.is_some_and(|f| program.ran_in(f) != RanIn::Elsewhere)
+                || !only_sets_up(m))
+    });
+    read || models.dynamic.iter().any(|d| !d.prefix.is_empty() && name.starts_with(&*d.prefix))
+}
+
+/// The mention may be about an instance of the class.
+fn is_about(mention: &Mention, lineage: &[ClassRef]) -> bool {
+    if mention.of_self {
+        return mention.class.is_some_and(|class| lineage.contains(&class));
+    }
+    // Settings have names of their own.
+    mention.of.is_none_or(|of| {
+        !matches!(
+            &*of,
+            "args" | "opt" | "opts" | "cfg" | "conf" | "config" | "hparams" | "hp" | "params"
+        )
+    })
+}
+
+/// Initialises, moves, counts or freezes: `self.fc.weight.data.normal_()`, `self.fc.to(device)`.
+fn only_sets_up(mention: &Mention) -> bool {
+    let [Some(around), outer] = &mention.around else { return false };
+    let into_init = |around: &Around| match around {
+        Around::Argument(path) => path.iter().any(|n| n.contains("init")),
+        Around::Attribute(_) => true,
+        _ => false,
+    };
+    match around {
+        Around::Attribute(name) => match &**name {
+            "weight" | "bias" => outer.as_ref().is_some_and(into_init),
+            "parameters" | "named_parameters" | "requires_grad_" | "apply" | "state_dict"
+            | "load_state_dict" | "to" | "cuda" | "cpu" | "half" | "float" | "train" | "eval"
+            | "modules" | "named_modules" | "reset_parameters" | "zero_grad" => {
+                *outer == Some(Around::Callee)
+            }
+            "data" | "in_features" | "out_features" | "in_channels" | "out_channels"
+            | "num_features" => true,
+            _ => false,
+        },
+        // A bare parameter: `nn.init.normal_(self.scale)`.
+        Around::Argument(_) => into_init(around),
+        _ => false,
+    }
+}
+
+/// Another name, list or module holds the same layer.
+fn is_held_elsewhere(program: &Program<'_>, part: Term, name: Name, layer: Term) -> bool {
+    program.events().iter().any(|event| match &event.kind {
+        EventKind::AttributeStore { of, name: other, value, .. } => {
+            (*of != part || *other != name) && value.terms().any(|t| t == layer)
+        }
+        EventKind::Call(call) if matches!(call.role, Role::Sequential | Role::ModuleList) => {
+            call.arguments.iter().flat_map(|a| a.value.terms()).any(|t| {
+                t == layer
+                    || program.contents(t).iter().any(|held| held.terms().any(|t| t == layer))
+            })
+        }
+        _ => false,
+    })
+}
+
+/// Layers that run only where a random draw says so.
+fn check_chance(program: &Program<'_>, report: &mut Report<'_>, wrapper: ObjectId) {
+    for event in program.events() {
+        let EventKind::Test { value, .. } = &event.kind else { continue };
+        let is_inside = event.modes.wrapper == Some(wrapper) && event.modes.forward.is_some();
+        if !is_inside || !event.modes.grad || !value.taint(program.terms()).has(Taint::RANDOM) {
+            continue;
+        }
+        if !is_drawn(program, event) {
+            continue;
+        }
+        let Some(name) = layer_behind(program, event) else { continue };
+        report
+            .at(event.site, format!("`{name}` runs on some steps only, by chance"))
+            .why(
+                "on a step without it its parameters get no gradient, and \
+                 `DistributedDataParallel` raises at the next step",
+            )
+            .help(
+                "run the layer always and scale its output by the draw, or wrap with \
+                 `find_unused_parameters=True`",
+            )
+            .related(program.object(wrapper).site, "the model is wrapped here");
+    }
+}
+
+/// The test compares a random number itself, not something computed from data.
+fn is_drawn(program: &Program<'_>, event: &Event<'_>) -> bool {
+    event.expr.is_some_and(|test| {
+        let text = program.text(Site { file: event.site.file, span: test.span });
+        text.contains("rand") || text.contains("uniform") || text.contains("bernoulli")
+    })
+}
+
+/// The layer that a test in a forward decides about.
+fn layer_behind(program: &Program<'_>, event: &Event<'_>) -> Option<Name> {
+    let frame = program.frame(event.frame);
+    let (receiver, function) = (frame.receiver?, frame.function?);
+    let is_layer = |name: Name| {
+        program.attribute_now(receiver, &name).is_some_and(|held| {
+            held.terms().any(|layer| program.has_parameters(layer) && !program.may_be_frozen(layer))
+        })
+    };
+    let mut inside = FxHashSet::default();
+    let mut outside = FxHashSet::default();
+    for mention in &program.models().mentions {
+        let here = mention.of_self && mention.function == Some(function);
+        if !here || mention.access == Access::Written || !is_layer(mention.name) {
+            continue;
+        }
+        let set = if mention.tests.contains(&event.site) { &mut inside } else { &mut outside };
+        // Named twice under the test: perhaps once in each arm.
+        if !set.insert(mention.name) && mention.tests.contains(&event.site) {
+            outside.insert(mention.name);
+        }
+    }
+    let mut decided: Vec<Name> = inside.difference(&outside).copied().collect();
+    decided.sort_unstable();
+    decided.first().copied().or_else(|| {
+        skipped_item(&program.function(function).body, event.site.span).filter(|&n| is_layer(n))
+    })
+}
+
+/// `for layer in self.layers: if <test>: continue`: the list that the loop walks over.
+fn skipped_item(body: &[Stmt], test: Span) -> Option<Name> {
+    body.iter().find_map(|statement| {
+        let StmtKind::Loop { header: LoopHeader::For { iter, .. }, body, .. } = &statement.kind
+        else {
+            let mut found = None;
+            statement.each_part(&mut |part| {
+                if let Part::Block(body) = part {
+                    found = found.or_else(|| skipped_item(body, test));
+                }
+            });
+            return found;
+        };
+        let skips = body.iter().any(|s| match &s.kind {
+            StmtKind::If { test: of, body, .. } => {
+                of.span == test && matches!(body.last().map(|s| &s.kind), Some(StmtKind::Continue))
+            }
+            _ => false,
+        });
+        if !skips {
+            return skipped_item(body, test);
+        }
+        let mut list = None;
+        iter.each_inside(&mut |e| {
+            if let ExprKind::Attribute { value, name, .. } = &e.kind
+                && matches!(&value.kind, ExprKind::Name(n) if &**n == "self")
+            {
+                list = Some(*name);
+            }
+        });
+        list
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_layer_of_an_inner_module_in_another_file_counts() {
+        check_files(&[
+            (
+                "parts/neck.py",
+                "
+import torch.nn as nn
+class Neck(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.reduce = nn.Conv2d(width, width, 1)
+        self.refine = nn.Sequential(nn.Conv2d(width, width, 3), nn.ReLU())  # ~ unused-submodule: `refine`
+        self.act = nn.ReLU()
+        nn.init.zeros_(self.reduce.bias)
+    def forward(self, x):
+        return self.reduce(x)
+",
+            ),
+            (
+                "train.py",
+                "
+import torch, torch.nn as nn, torch.distributed as dist
+from parts.neck import Neck
+class Detector(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.neck = Neck(8)
+        self.head = nn.Linear(8, 2)
+    def forward(self, x):
+        return self.head(self.neck(x).mean((2, 3)))
+def main():
+    dist.init_process_group('gloo')
+    net = nn.parallel.DistributedDataParallel(Detector())
+    opt = torch.optim.SGD(net.parameters(), 0.1)
+    for _ in range(3):
+        net(torch.ones(1, 8, 4, 4)).sum().backward()
+        opt.step()
+if __name__ == '__main__':
+    main()
+",
+            ),
+        ]);
+    }
+
+    #[test]
+    fn a_layer_that_only_the_initialisation_touches_counts() {
+        check_python(
+            "
+import torch
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = torch.nn.Linear(2, 2)
+        self.old = torch.nn.Linear(2, 2)  # ~ unused-submodule
+        self.gain = torch.nn.Parameter(torch.ones(2))  # ~ unused-submodule
+        self.reset()
+    def reset(self):
+        torch.nn.init.normal_(self.old.weight)
+        self.old.bias.data.zero_()
+        torch.nn.init.ones_(self.gain)
+    def forward(self, x):
+        return self.a(x)
+class Trainer:
+    def __init__(self, rank):
+        torch.distributed.init_process_group('nccl', rank=rank)
+        self.net = torch.nn.parallel.DistributedDataParallel(Net().to(rank), device_ids=[rank])
+    def fit(self, loader):
+        for x in loader:
+            loss = self.net(x).sum()
+            loss.backward()
+def worker(rank, world):
+    Trainer(rank).fit([])
+if __name__ == '__main__':
+    torch.multiprocessing.spawn(worker, args=(2,), nprocs=2)
+",
+        );
+    }
+
+    #[test]
+    fn a_layer_skipped_by_chance_counts() {
+        check_python(
+            "
+import random, torch
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = torch.nn.Linear(2, 2)
+        self.side = torch.nn.Linear(2, 2)
+    def forward(self, x):
+        y = self.fc(x)
+        if self.training and random.random() < 0.5:  # ~ unused-submodule: `side`
+            y = y + self.side(x)
+        return y
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = torch.nn.ModuleList([Block() for _ in range(4)])
+    def forward(self, x):
+        for block in self.blocks:
+            if torch.rand(1).item() < 0.1:  # ~ unused-submodule: `blocks`
+                continue
+            x = block(x)
+        return x
+torch.distributed.init_process_group('gloo')
+net = torch.nn.parallel.DistributedDataParallel(Net())
+for _ in range(3):
+    net(torch.ones(1, 2)).sum().backward()
+",
+        );
+    }
+
+    #[test]
+    fn a_wrapper_that_expects_it_is_silent() {
+        check_python(
+            "
+import argparse, torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = torch.nn.Linear(2, 2)
+        self.b = torch.nn.Linear(2, 2)
+    def forward(self, x):
+        return self.a(x)
+args = argparse.ArgumentParser().parse_args()
+torch.distributed.init_process_group('gloo')
+for net in (DDP(Net(), find_unused_parameters=True), DDP(Net(), static_graph=True),
+            DDP(Net(), find_unused_parameters=args.unused)):
+    net(torch.ones(1, 2)).sum().backward()
+",
+        );
+    }
+
+    #[test]
+    fn layers_reached_by_another_way_are_silent() {
+        check_python(
+            "
+import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self, aux, tied):
+        super().__init__()
+        self.emb = nn.Embedding(4, 4)
+        self.inner = nn.Linear(4, 4)
+        self.stack = nn.Sequential(self.inner, nn.ReLU())
+        self.level0 = nn.Linear(4, 4)
+        self.level1 = nn.Linear(4, 4)
+        if aux:
+            self.aux = nn.Linear(4, 4)
+        self.frozen = nn.Linear(4, 4)
+        for p in self.frozen.parameters():
+            p.requires_grad = False
+        self.mode = nn.Linear(4, 4)
+        self.act = nn.ReLU()
+    def forward(self, x):
+        x = self.stack(self.emb(x))
+        for i in range(2):
+            x = getattr(self, f'level{i}')(x)
+        if self.training and hasattr(self, 'aux'):
+            x = x + self.aux(x)
+        return self.finish(x)
+    def finish(self, x):
+        return self.mode(x)
+torch.distributed.init_process_group('gloo')
+net = nn.parallel.DistributedDataParallel(Net(True, False))
+for _ in range(3):
+    net(torch.ones(1, 2).long()).sum().backward()
+",
+        );
+    }
+
+    #[test]
+    fn a_zero_weight_term_over_all_parameters_is_silent() {
+        check_python(
+            "
+import torch
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = torch.nn.Linear(2, 2)
+        self.b = torch.nn.Linear(2, 2)
+    def forward(self, x):
+        return self.a(x)
+torch.distributed.init_process_group('gloo')
+net = torch.nn.parallel.DistributedDataParallel(Net())
+for _ in range(3):
+    loss = net(torch.ones(1, 2)).sum()
+    loss = loss + 0 * sum(p.sum() for p in net.parameters())
+    loss.backward()
+",
+        );
+    }
+
+    #[test]
+    fn a_model_that_walks_over_its_children_is_silent() {
+        check_python(
+            "
+import torch
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = torch.nn.Linear(2, 2)
+        self.b = torch.nn.Linear(2, 2)
+    def forward(self, x):
+        for layer in self.children():
+            x = layer(x)
+        return x
+torch.distributed.init_process_group('gloo')
+net = torch.nn.parallel.DistributedDataParallel(Net())
+for _ in range(3):
+    net(torch.ones(1, 2)).sum().backward()
+",
+        );
+    }
+}
