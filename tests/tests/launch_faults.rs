@@ -67,8 +67,13 @@ fn a_stopped_rank_does_not_keep_a_failed_run_alive() {
 
 #[test]
 fn ranks_that_ignore_sigterm_are_killed_after_the_grace() {
-    let script = "trap '' TERM; [ $RANK = 0 ] && { sleep 0.2; exit 5; }; while :; do sleep 1; done";
-    let ran = shell("-n 3 --shutdown-timeout 0.5", script).run(5.0);
+    let folder = tempfile::tempdir().unwrap();
+    let script = format!(
+        "trap '' TERM; cd {}; echo > $RANK; [ $RANK = 0 ] || while :; do sleep 1; done; \
+         until [ -e 1 ] && [ -e 2 ]; do sleep 0.05; done; exit 5",
+        folder.path().display()
+    );
+    let ran = shell("-n 3 --shutdown-timeout 0.5", &script).run(5.0);
     ran.ended(5, &["not all ranks ended within 0.5 s: killing them"]);
     assert!(ran.took > Duration::from_millis(500));
 }

@@ -189,7 +189,7 @@ fn user_signals_reach_the_ranks_and_the_run_goes_on() {
     let folder = tempfile::tempdir().unwrap();
     let up = folder.path().join("up");
     let script = format!(
-        "(echo > {}; sleep 0.5; echo worker lives) & trap 'echo saved; wait; exit 0' USR1; \
+        "trap 'echo saved; wait; exit 0' USR1; (sleep 0.5; echo worker lives) & echo > {}; \
          while :; do sleep 0.05; done",
         up.display()
     );
