@@ -8,7 +8,7 @@ mod add;
 mod directive;
 mod statements;
 
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 pub use add::additions;
 
@@ -18,7 +18,7 @@ use crate::model::{Language, Site, Span};
 use crate::nearest::nearest;
 use crate::project::SourceFile;
 use crate::rules::{self, RULES};
-use directive::{Directive, Named, Verb, directives};
+use directive::{Directive, Verb, directives};
 use statements::{Statement, Statements};
 
 const UNUSED: &str = "unused-suppression";
@@ -48,6 +48,14 @@ pub fn apply(
     kept
 }
 
+/// The name of a rule that a suppression comment holds at `offset`, and where it stands.
+pub fn rule_at(file: &SourceFile, offset: u32) -> Option<(String, Span)> {
+    let at = Span { start: offset, end: offset };
+    let named = directives(file).into_iter().flat_map(|directive| directive.rules);
+    let mut found = named.filter(|named| named.span.contains(at));
+    found.next().map(|named| (named.name, named.span))
+}
+
 /// The lines on which a comment suppresses a finding at a place: the comment stands on one of
 /// `on`, or alone directly above one of `below`.
 #[derive(Debug)]
@@ -58,15 +66,18 @@ struct Reach {
 
 /// Finds the reach of suppressions for places in one file.
 struct Reaches<'f> {
-    file: &'f SourceFile,
     lines: Lines<'f>,
     statements: Statements,
+    /// By start.
+    comments: Vec<Span>,
 }
 
 impl<'f> Reaches<'f> {
     fn new(file: &'f SourceFile) -> Self {
         let (lines, statements) = (Lines::new(&file.text), Statements::of(&file.module));
-        Self { file, lines, statements }
+        let mut comments: Vec<Span> = file.module.comments.iter().map(|c| c.span).collect();
+        comments.sort_unstable();
+        Self { lines, statements, comments }
     }
 
     fn of(&self, place: Span) -> Reach {
@@ -85,8 +96,8 @@ impl<'f> Reaches<'f> {
     /// The statement that holds the place; for a place in a comment, the one before it on its
     /// line.
     fn statement(&self, place: Span) -> Option<Statement> {
-        let in_comment =
-            self.file.module.comments.iter().any(|comment| comment.span.contains(place));
+        let n_begun = self.comments.partition_point(|comment| comment.start <= place.start);
+        let in_comment = n_begun > 0 && self.comments[n_begun - 1].contains(place);
         let line = self.lines.line_at(place.start);
         let is_here = |before: &Statement| self.lines.line_at(before.span.end) == line;
         let before = in_comment.then(|| self.statements.before(place)).flatten();
@@ -109,23 +120,40 @@ struct Allows<'f> {
     file: &'f SourceFile,
     reaches: Reaches<'f>,
     directives: &'f [Directive],
-    /// Lines that hold nothing but a comment.
-    comment_lines: FxHashSet<u32>,
-    /// Index of directive and of the rule within it.
-    used: FxHashSet<(usize, usize)>,
+    /// Unbroken runs of lines that hold nothing but comments: first and last line, sorted.
+    comment_runs: Vec<(u32, u32)>,
+    /// For each rule the `allow` comments that name it: their line and which they are, sorted.
+    by_line: FxHashMap<&'f str, Vec<(u32, Used)>>,
+    /// For each rule the `allow-file` comments that name it.
+    by_file: FxHashMap<&'f str, Vec<Used>>,
+    used: FxHashSet<Used>,
 }
+
+/// Index of a directive and of a rule within it.
+type Used = (usize, usize);
 
 impl<'f> Allows<'f> {
     fn new(file: &'f SourceFile, directives: &'f [Directive]) -> Self {
         let reaches = Reaches::new(file);
-        let own_lines = file.module.comments.iter().filter(|comment| comment.own_line);
-        let comment_lines = own_lines
-            .flat_map(|comment| {
-                let last = comment.span.end.max(1) - 1;
-                reaches.lines.line_at(comment.span.start)..=reaches.lines.line_at(last)
-            })
-            .collect();
-        Self { file, reaches, directives, comment_lines, used: FxHashSet::default() }
+        let comment_runs = comment_runs(file, &reaches.lines);
+        let mut by_line = FxHashMap::<&str, Vec<(u32, Used)>>::default();
+        let mut by_file = FxHashMap::<&str, Vec<Used>>::default();
+        for (index, directive) in directives.iter().enumerate() {
+            let line = reaches.lines.line_at(directive.comment.start);
+            for (rule, named) in directive.rules.iter().enumerate() {
+                let name = named.name.as_str();
+                match directive.verb {
+                    Verb::Allow => by_line.entry(name).or_default().push((line, (index, rule))),
+                    Verb::AllowFile => by_file.entry(name).or_default().push((index, rule)),
+                    Verb::Other => {}
+                }
+            }
+        }
+        for found in by_line.values_mut() {
+            found.sort_unstable();
+        }
+        let used = FxHashSet::default();
+        Self { file, reaches, directives, comment_runs, by_line, by_file, used }
     }
 
     /// The findings that no comment suppresses.
@@ -134,36 +162,31 @@ impl<'f> Allows<'f> {
     }
 
     fn suppresses(&mut self, finding: &Finding) -> bool {
-        let lines = self.lines_for(&self.reaches.of(finding.site.span));
-        let names = |named: &Named| named.name == finding.rule;
         let mut found = Vec::new();
-        for verb in [Verb::Allow, Verb::AllowFile] {
-            for (index, directive) in self.directives.iter().enumerate() {
-                let line = self.reaches.lines.line_at(directive.comment.start);
-                let reaches = verb == Verb::AllowFile || lines.contains(&line);
-                if directive.verb == verb && reaches {
-                    let matching = directive.rules.iter().enumerate();
-                    found.extend(
-                        matching.filter(|(_, named)| names(named)).map(|(rule, _)| (index, rule)),
-                    );
-                }
+        if let Some(named) = self.by_line.get(finding.rule) {
+            for (first, last) in self.lines_for(&self.reaches.of(finding.site.span)) {
+                let start = named.partition_point(|(line, _)| *line < first);
+                let inside = named[start..].iter().take_while(|(line, _)| *line <= last);
+                found.extend(inside.map(|(_, used)| *used));
             }
-            if !found.is_empty() {
-                break;
-            }
+        }
+        if found.is_empty() {
+            found.extend(self.by_file.get(finding.rule).into_iter().flatten());
         }
         self.used.extend(&found);
         !found.is_empty()
     }
 
-    /// The lines of `on`, and the unbroken comment lines above those of `below`.
-    fn lines_for(&self, reach: &Reach) -> FxHashSet<u32> {
-        let mut lines: FxHashSet<u32> = reach.on.into_iter().collect();
-        for below in reach.below {
-            let above = (1..below).rev().take_while(|line| self.comment_lines.contains(line));
-            lines.extend(above);
-        }
-        lines
+    /// The lines of `on`, and the unbroken comment lines above those of `below`: first and last.
+    fn lines_for(&self, reach: &Reach) -> impl Iterator<Item = (u32, u32)> + use<> {
+        let above = reach.below.map(|below| {
+            let n_runs = self.comment_runs.partition_point(|(first, _)| *first < below);
+            let run = n_runs.checked_sub(1).map(|last| self.comment_runs[last]);
+            // Without comments above, the range is empty.
+            run.filter(|(_, last)| *last + 1 >= below)
+                .map_or((below, below - 1), |(first, _)| (first, below - 1))
+        });
+        reach.on.map(|line| (line, line)).into_iter().chain(above)
     }
 
     fn unused(&self, runs: &impl Fn(&str) -> bool) -> Vec<Finding> {
@@ -208,6 +231,26 @@ impl<'f> Allows<'f> {
     fn site(&self, span: Span) -> Site {
         Site { file: self.file.id, span }
     }
+}
+
+/// Runs of lines that hold nothing but comments.
+fn comment_runs(file: &SourceFile, lines: &Lines<'_>) -> Vec<(u32, u32)> {
+    let own_lines = file.module.comments.iter().filter(|comment| comment.own_line);
+    let mut spans: Vec<(u32, u32)> = own_lines
+        .map(|comment| {
+            let last = comment.span.end.max(1) - 1;
+            (lines.line_at(comment.span.start), lines.line_at(last))
+        })
+        .collect();
+    spans.sort_unstable();
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for (first, last) in spans {
+        match runs.last_mut() {
+            Some(run) if first <= run.1 + 1 => run.1 = run.1.max(last),
+            _ => runs.push((first, last)),
+        }
+    }
+    runs
 }
 
 /// What is wrong with the comments themselves.
@@ -360,6 +403,17 @@ mod tests {
     fn text_in_strings_is_no_comment() {
         let string = "x = \"# ddp-lint: allow-file(BAD)\"\nbad()\n";
         assert_eq!(left("main.py", string), (vec![2], vec![]));
+    }
+
+    #[test]
+    fn many_comments_take_little_time() {
+        // Comparing each with each would take minutes.
+        let alone = "# ddp-lint: allow(BAD)\n".repeat(20_000);
+        let behind = "bad()  # ddp-lint: allow(BAD)\n".repeat(20_000);
+        let in_one = format!("class A:\n{}", "    bad  # x\n".repeat(20_000));
+        assert_eq!(left("main.py", &alone).1.len(), 20_000);
+        assert_eq!(left("main.py", &behind).0.len(), 0);
+        assert_eq!(left("main.py", &in_one).0.len(), 20_000);
     }
 
     #[test]

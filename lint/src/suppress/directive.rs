@@ -44,9 +44,6 @@ const SIGN: &str = "ddp-lint:";
 
 /// All directives of a file, in source order.
 pub(crate) fn directives(file: &SourceFile) -> Vec<Directive> {
-    if !file.text.contains(SIGN) {
-        return Vec::new();
-    }
     let read = |comment: &Comment| {
         let text = file.text.get(comment.span.range())?;
         directive(text, comment)

@@ -1,5 +1,7 @@
 //! All statements of a module with their extents: which one holds a place.
 
+use std::cmp::Reverse;
+
 use crate::model::{
     Arm, Expr, ExprKind, FormatPiece, Function, LoopHeader, Module, Span, Stmt, StmtKind,
 };
@@ -14,7 +16,12 @@ pub(crate) struct Statement {
 
 #[derive(Debug, Default)]
 pub(crate) struct Statements {
-    all: Vec<Statement>,
+    /// By start; of those that start together, the outer first.
+    by_start: Vec<Statement>,
+    /// For each of `by_start` the one around it.
+    parents: Vec<Option<usize>>,
+    /// By end, then by start.
+    by_end: Vec<Statement>,
 }
 
 impl Statements {
@@ -27,21 +34,41 @@ impl Statements {
         for class in &module.classes {
             collector.block(&class.body);
         }
-        Self { all: collector.all }
+        let mut by_start = collector.all;
+        let mut by_end = by_start.clone();
+        by_start.sort_by_key(|one| (one.span.start, Reverse(one.span.end)));
+        by_end.sort_by_key(|one| (one.span.end, one.span.start));
+        let parents = parents(&by_start);
+        Self { by_start, parents, by_end }
     }
 
     /// The innermost statement that holds the beginning of `place`.
     pub(crate) fn around(&self, place: Span) -> Option<Statement> {
-        let start = Span { start: place.start, end: place.start };
-        let holding = self.all.iter().filter(|statement| statement.span.contains(start));
-        holding.min_by_key(|statement| statement.span.end - statement.span.start).copied()
+        let holds = |index: &usize| place.start <= self.by_start[*index].span.end;
+        let started = self.by_start.partition_point(|one| one.span.start <= place.start);
+        let mut chain = std::iter::successors(started.checked_sub(1), |index| self.parents[*index]);
+        chain.find(holds).map(|index| self.by_start[index])
     }
 
     /// The last statement that ends before `place`; of several that end there, the innermost.
     pub(crate) fn before(&self, place: Span) -> Option<Statement> {
-        let ended = self.all.iter().filter(|statement| statement.span.end <= place.start);
-        ended.max_by_key(|statement| (statement.span.end, statement.span.start)).copied()
+        let n_ended = self.by_end.partition_point(|one| one.span.end <= place.start);
+        n_ended.checked_sub(1).map(|last| self.by_end[last])
     }
+}
+
+/// Statements lie in each other or beside each other.
+fn parents(by_start: &[Statement]) -> Vec<Option<usize>> {
+    let mut open: Vec<usize> = Vec::new();
+    let parent = |(index, one): (usize, &Statement)| {
+        while open.last().is_some_and(|last| by_start[*last].span.end < one.span.end) {
+            open.pop();
+        }
+        let parent = open.last().copied();
+        open.push(index);
+        parent
+    };
+    by_start.iter().enumerate().map(parent).collect()
 }
 
 struct Collector<'m> {
