@@ -40,7 +40,7 @@ pub use reach::{Planned, plan};
 const OTHERS_MAX: usize = 6;
 
 /// Where a program starts.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Entry {
     /// The file that runs; none in a library, which counts as one program.
     pub file: Option<FileId>,

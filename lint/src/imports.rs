@@ -41,4 +41,8 @@ impl Imports for ByLanguage {
         }
         self.python.submodule(parent, entry, name)
     }
+
+    fn beyond_paths(&self) -> Vec<String> {
+        self.python.beyond_paths()
+    }
 }

@@ -2,6 +2,7 @@
 //!
 //! No I/O. The result does not depend on the number of threads or the order of the texts.
 
+mod outline;
 mod programs;
 mod session;
 mod settle;
@@ -12,7 +13,7 @@ use std::sync::Arc;
 use rayon::prelude::*;
 use rustc_hash::FxHashSet;
 
-use crate::analysis::{self, Entry};
+use crate::analysis::{self, Planned};
 use crate::config::Settings;
 use crate::crash::{Crash, catch};
 use crate::finding::Finding;
@@ -113,10 +114,10 @@ fn lint_with(rules: &[&Rule], project: &Project, settings: SettingsOf<'_, '_>) -
     if !matters(project, settings) {
         return conclude_without_programs(project, settings);
     }
-    match entries(project) {
-        Ok(entries) => {
+    match planned(project) {
+        Ok(plan) => {
             let wanted = wanted(rules, project, settings);
-            conclude(project, &run_all(&wanted, project, &entries, settings, &|_| None), settings)
+            conclude(project, &run_all(&wanted, project, &plan, settings, &|_| None), settings)
         }
         Err(crash) => Outcome { findings: Vec::new(), crashes: vec![crash] },
     }
@@ -140,8 +141,9 @@ fn wanted<'r>(
     rules.iter().filter(runs).copied().collect()
 }
 
-fn entries(project: &Project) -> Result<Vec<Entry>, Crash> {
-    catch(|| "finding the programs".to_owned(), || analysis::entries(project))
+fn planned(project: &Project) -> Result<Vec<Planned>, Crash> {
+    let doing = || "finding the programs".to_owned();
+    catch(doing, || analysis::plan(project, &analysis::entries(project)))
 }
 
 /// Which crates the Rust sources are.

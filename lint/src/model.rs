@@ -292,7 +292,7 @@ pub struct Handler {
 
 /// One bound name of an import statement (a statement with several names is lowered to
 /// several of these, in order).
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Import {
     /// Dotted; empty for `from . import x`. Rust paths are dotted and absolute:
     /// `crate`, `self`, `super` already resolved (`crate` is spelled `crate`).

@@ -41,6 +41,12 @@ pub trait Imports: Send + Sync {
 
     /// The module `name` below the package or module that `parent` is.
     fn submodule(&self, parent: FileId, entry: FileId, name: &str) -> Resolution;
+
+    /// What decides besides the files' paths: two that were made for the same files and agree in
+    /// this resolve alike.
+    fn beyond_paths(&self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 /// What an import path leads to.

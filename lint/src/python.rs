@@ -15,6 +15,6 @@ mod modules;
 pub mod notebook;
 mod walk;
 
-pub use entries::entries;
+pub use entries::{Start, entries, start};
 pub use lower::{DEPTH_MAX, lower};
-pub use modules::Modules;
+pub use modules::{Modules, search_path};

@@ -57,7 +57,7 @@ impl Random {
 }
 
 /// Words that make and mend faults, change imports and break the syntax.
-const WORDS: [&str; 14] = [
+const WORDS: [&str; 18] = [
     "\n",
     "x",
     "(",
@@ -68,6 +68,10 @@ const WORDS: [&str; 14] = [
     "\nif __name__ == \"__main__\":\n    main()\n",
     "  # ddp-lint: allow(unguarded-save)",
     "\nsys.path.append(\"x\")\n",
+    "\nsys.path.append(\"density_after\")\n",
+    "\nfrom model import *\n",
+    "\nimport accelerate.state\n",
+    "\nmp.spawn(main)\n",
     "\nmod other;\n",
     "\nfn main() {}\n",
     "rank",
@@ -86,7 +90,7 @@ fn edit(text: &str, random: &mut Random) -> String {
 }
 
 #[test]
-fn many_small_changes_end_with_the_findings_of_a_fresh_run() {
+fn a_thousand_random_edits_end_with_the_findings_of_a_fresh_run() {
     let settings = Settings::default();
     let mut sources = sources();
     sources.sort_by(|a, b| a.path.cmp(&b.path));
@@ -95,7 +99,7 @@ fn many_small_changes_end_with_the_findings_of_a_fresh_run() {
     assert_eq!(session.lint(&|_| &settings).findings, anew(&sources, &settings));
     let originals: Vec<Arc<str>> = sources.iter().map(|source| source.text.clone()).collect();
     let mut random = Random(2_026);
-    for round in 0..60 {
+    for round in 1..=1_000 {
         let file = random.below(sources.len());
         // Now and then the file is as it was, so that it does not rot to noise.
         let is_reset = random.below(5) == 0;
@@ -108,6 +112,8 @@ fn many_small_changes_end_with_the_findings_of_a_fresh_run() {
         session.set_text(FileId(file as u32), text, None);
         let outcome = session.lint(&|_| &settings);
         assert!(outcome.crashes.is_empty(), "round {round}: {:?}", outcome.crashes);
-        assert_eq!(outcome.findings, anew(&sources, &settings), "round {round}");
+        if round % 20 == 0 {
+            assert_eq!(outcome.findings, anew(&sources, &settings), "round {round}");
+        }
     }
 }

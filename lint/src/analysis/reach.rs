@@ -51,11 +51,8 @@ const WORDS: &[&str] = &[
 pub fn plan(project: &Project, entries: &[Entry]) -> Vec<Planned> {
     let imports: Vec<Vec<&Import>> =
         project.files.par_iter().map(|file| imports_of(&file.module)).collect();
-    let parallel: Vec<bool> = project
-        .files
-        .par_iter()
-        .map(|file| WORDS.iter().any(|word| file.text.contains(word)))
-        .collect();
+    let parallel: Vec<bool> =
+        project.files.par_iter().map(|file| speaks_of_several(&file.text)).collect();
     let mut planned: Vec<Planned> = entries
         .par_iter()
         .map(|&entry| {
@@ -80,6 +77,11 @@ pub fn plan(project: &Project, entries: &[Entry]) -> Vec<Planned> {
         planned[index].owned.insert(file);
     }
     planned
+}
+
+/// The text has a word without which no program wraps a model or runs on several ranks.
+pub fn speaks_of_several(text: &str) -> bool {
+    WORDS.iter().any(|word| text.contains(word))
 }
 
 fn reached(project: &Project, imports: &[Vec<&Import>], entry: Entry) -> FxHashSet<FileId> {
@@ -124,7 +126,8 @@ fn targets(import: &Import) -> Vec<Name> {
     targets
 }
 
-fn imports_of(module: &Module) -> Vec<&Import> {
+/// All imports of a module, wherever they stand.
+pub fn imports_of(module: &Module) -> Vec<&Import> {
     let mut found = Vec::new();
     collect(&module.body, &mut found);
     for function in &module.functions {

@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{Outcome, SettingsOf};
-use crate::analysis::{Entry, Planned, Program, plan};
+use crate::analysis::{Entry, Planned, Program};
 use crate::crash::catch;
 use crate::model::FileId;
 use crate::project::Project;
@@ -32,11 +32,11 @@ pub(super) struct Ran {
 pub(super) fn run_all(
     rules: &[&Rule],
     project: &Project,
-    entries: &[Entry],
+    plan: &[Planned],
     settings: SettingsOf<'_, '_>,
     kept: &(dyn Fn(Entry) -> Option<Arc<Ran>> + Sync),
 ) -> Vec<Arc<Ran>> {
-    let tables = Tables::new(project, entries, settings);
+    let tables = Tables::new(project, plan, settings);
     let ran = |planned: &Planned| {
         let known = kept(planned.entry).filter(|known| known.owned == planned.owned);
         known.unwrap_or_else(|| {
@@ -44,7 +44,7 @@ pub(super) fn run_all(
             Arc::new(run(rules, project, table, planned))
         })
     };
-    plan(project, entries).par_iter().map(ran).collect()
+    plan.par_iter().map(ran).collect()
 }
 
 /// The tables of outside names: the built-in one, and those with rows of users, by these rows.
@@ -53,10 +53,10 @@ struct Tables {
 }
 
 impl Tables {
-    fn new(project: &Project, entries: &[Entry], settings: SettingsOf<'_, '_>) -> Self {
+    fn new(project: &Project, plan: &[Planned], settings: SettingsOf<'_, '_>) -> Self {
         let mut extended = FxHashMap::default();
-        for entry in entries {
-            let Some(rows) = Self::rows(project, *entry, settings) else { continue };
+        for planned in plan {
+            let Some(rows) = Self::rows(project, planned.entry, settings) else { continue };
             extended.entry(rows.clone()).or_insert_with(|| {
                 let mut table = Table::built_in().clone();
                 // Rows that are none were refused when the configuration was read.

@@ -2,21 +2,24 @@
 
 use std::sync::Arc;
 
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::outline::Outline;
 use super::programs::{Ran, run_all};
 use super::settle::{conclude, conclude_without_programs};
-use super::{Input, Outcome, SettingsOf, Source, entries, load, lower, matters, wanted};
-use crate::analysis::Entry;
+use super::{Input, Outcome, SettingsOf, Source, load, lower, matters, planned, wanted};
+use crate::analysis::{Entry, Planned};
 use crate::crash::Crash;
 use crate::imports::ByLanguage;
-use crate::model::{FileId, Language, ParseError};
-use crate::project::Project;
+use crate::model::{FileId, ParseError};
+use crate::project::{Imports as _, Project};
 use crate::rules::RULES;
 
 /// Settings must stay the same during a session.
 pub struct Session {
     project: Project,
+    /// The programs and what they are made of, as long as no outline changes.
+    plan: Option<Vec<Planned>>,
     ran: Vec<Arc<Ran>>,
     /// Files whose text changed since the programs ran.
     changed: FxHashSet<FileId>,
@@ -30,6 +33,7 @@ impl Session {
     pub fn new(project: Project) -> Self {
         Self {
             project,
+            plan: None,
             ran: Vec::new(),
             changed: FxHashSet::default(),
             is_new: true,
@@ -44,28 +48,37 @@ impl Session {
     /// Replaces a text. `error` tells what went wrong when it was read.
     pub fn set_text(&mut self, file: FileId, text: Arc<str>, error: Option<ParseError>) {
         let old = self.project.file(file);
-        if old.text == text && error.is_none() {
+        if old.text == text && error.is_none() && old.module.errors.is_empty() {
             return;
         }
-        let language = old.module.language;
-        let moved = shape(language, &old.text) != shape(language, &text);
+        let before = Outline::of(old);
         let path = old.path.clone();
         let source = Source { path, text, reported: old.reported, error };
-        if moved && language == Language::Rust {
+        let (new, crash) = lower(file, source.clone(), &self.project.crates);
+        let after = Outline::of(&new);
+        if !before.has_crates_of(&after) {
             // The crate of a file decides how it is lowered.
             self.load_again(file, &source);
             return;
         }
-        let (new, crash) = lower(file, source, &self.project.crates);
         self.crashes.retain(|(of, _)| *of != file);
         self.crashes.extend(crash.map(|crash| (file, crash)));
         self.project.files[file.0 as usize] = new;
         self.changed.insert(file);
-        if moved {
-            let crates = self.project.crates.clone();
-            self.project.imports = Box::new(ByLanguage::new(&self.project.files, crates));
+        if before != after {
+            self.plan = None;
+            self.find_imports_again();
+        }
+    }
+
+    fn find_imports_again(&mut self) {
+        let crates = self.project.crates.clone();
+        let imports = Box::new(ByLanguage::new(&self.project.files, crates));
+        if imports.beyond_paths() != self.project.imports.beyond_paths() {
+            // Any import may lead elsewhere now.
             self.is_new = true;
         }
+        self.project.imports = imports;
     }
 
     fn load_again(&mut self, file: FileId, source: &Source) {
@@ -88,10 +101,7 @@ impl Session {
     /// The same as linting the project anew.
     pub fn lint(&mut self, settings: SettingsOf<'_, '_>) -> Outcome {
         let mut outcome = if matters(&self.project, settings) {
-            match entries(&self.project) {
-                Ok(entries) => self.run(&entries, settings),
-                Err(crash) => Outcome { findings: Vec::new(), crashes: vec![crash] },
-            }
+            self.run(settings)
         } else {
             self.is_new = true;
             conclude_without_programs(&self.project, settings)
@@ -101,33 +111,27 @@ impl Session {
         outcome
     }
 
-    fn run(&mut self, entries: &[Entry], settings: SettingsOf<'_, '_>) -> Outcome {
-        let kept = if self.is_new { Vec::new() } else { self.kept() };
+    fn run(&mut self, settings: SettingsOf<'_, '_>) -> Outcome {
+        let plan = match self.plan.take() {
+            Some(plan) => plan,
+            None => match planned(&self.project) {
+                Ok(plan) => plan,
+                Err(crash) => return Outcome { findings: Vec::new(), crashes: vec![crash] },
+            },
+        };
+        let kept = if self.is_new { FxHashMap::default() } else { self.kept() };
         let rules = wanted(RULES, &self.project, settings);
-        let known = |entry: Entry| kept.iter().find(|ran| ran.entry == entry).cloned();
-        self.ran = run_all(&rules, &self.project, entries, settings, &known);
+        let known = |entry: Entry| kept.get(&entry).cloned();
+        self.ran = run_all(&rules, &self.project, &plan, settings, &known);
+        self.plan = Some(plan);
         self.is_new = false;
         conclude(&self.project, &self.ran, settings)
     }
 
     /// The programs that the changes do not touch: a program is a matter of its own files.
-    fn kept(&self) -> Vec<Arc<Ran>> {
+    fn kept(&self) -> FxHashMap<Entry, Arc<Ran>> {
         let is_touched = |ran: &Ran| self.changed.iter().any(|file| ran.reached.contains(file));
-        self.ran.iter().filter(|ran| !is_touched(ran)).cloned().collect()
-    }
-}
-
-/// What of a text decides how files find each other.
-fn shape(language: Language, text: &str) -> Vec<&str> {
-    match language {
-        Language::Python => {
-            text.match_indices("sys.path").map(|(_, found)| found).take(1).collect()
-        }
-        Language::Rust => {
-            let says = |line: &&str| {
-                ["mod ", "fn main", "path", "cfg"].iter().any(|word| line.contains(word))
-            };
-            text.lines().filter(says).collect()
-        }
+        let kept = self.ran.iter().filter(|ran| !is_touched(ran));
+        kept.map(|ran| (ran.entry, ran.clone())).collect()
     }
 }

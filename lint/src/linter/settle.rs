@@ -20,8 +20,9 @@ pub(super) fn conclude(
     ran: &[Arc<Ran>],
     settings: SettingsOf<'_, '_>,
 ) -> Outcome {
-    let is_part = |file| ran.iter().any(|ran| ran.uses_torch && ran.reached.contains(&file));
-    let errors = invalid_syntax::errors(project, is_part);
+    let with_torch = ran.iter().filter(|ran| ran.uses_torch);
+    let parts: FxHashSet<FileId> = with_torch.flat_map(|ran| &ran.reached).copied().collect();
+    let errors = invalid_syntax::errors(project, |file| parts.contains(&file));
     let findings = ran.iter().flat_map(|ran| ran.outcome.findings.iter().cloned()).chain(errors);
     let findings = without_repetitions(findings);
     let reached = ran.iter().flat_map(|ran| &ran.reached).copied().collect();

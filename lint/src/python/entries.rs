@@ -59,6 +59,28 @@ pub fn entries(project: &Project) -> Vec<FileId> {
     found
 }
 
+/// What of one file decides which files start a program, beside the imports between files.
+#[derive(PartialEq, Eq, Debug)]
+pub struct Start {
+    has_main: bool,
+    works_at_top: bool,
+    /// What it hands to `mp.spawn`, and the functions that it defines.
+    spawned: Option<(Vec<Vec<Name>>, FxHashSet<Name>)>,
+    scripts: Vec<String>,
+}
+
+/// Files that are equal in this, and in their imports, play the same part in `entries`.
+pub fn start(file: &SourceFile) -> Start {
+    let mut spawned = Vec::new();
+    visit_spawned(file, |target, _| spawned.extend(target.path()));
+    Start {
+        has_main: file.module.has_main,
+        works_at_top: works_at_top(file),
+        spawned: (!spawned.is_empty()).then(|| (spawned, functions(file))),
+        scripts: super::config::scripts(&file.path, &file.text),
+    }
+}
+
 /// Files that another file imports.
 fn imported<'p>(
     modules: &Modules,
@@ -128,21 +150,26 @@ fn works_at_top(file: &SourceFile) -> bool {
 
 /// Files whose functions this file hands to `mp.spawn`.
 fn spawned(modules: &Modules, file: &SourceFile) -> Vec<FileId> {
+    let mut found = Vec::new();
+    visit_spawned(file, |target, bindings| found.extend(file_of(modules, file, target, bindings)));
+    found
+}
+
+/// Visits what a file hands to `mp.spawn`, with the file's imports.
+fn visit_spawned(file: &SourceFile, mut visit: impl FnMut(&Expr, &FxHashMap<Name, &Import>)) {
     if !file.text.contains("spawn") && !file.text.contains("start_processes") {
-        return Vec::new();
+        return;
     }
     let bindings: FxHashMap<Name, &Import> =
         walk::imports(&file.module).into_iter().map(|import| (import.binding, import)).collect();
-    let mut found = Vec::new();
     walk::everything(&file.module, |_, node| {
         if let Node::Expr(Expr { kind: ExprKind::Call { callee, arguments }, .. }) = node
             && starts_processes(callee, &bindings)
             && let Some(target) = target(arguments)
         {
-            found.extend(file_of(modules, file, target, &bindings));
+            visit(target, &bindings);
         }
     });
-    found
 }
 
 fn starts_processes(callee: &Expr, bindings: &FxHashMap<Name, &Import>) -> bool {

@@ -4,7 +4,7 @@
 //! path, as its layout suggests. A name that is known to come from outside resolves only where
 //! Python itself would prefer the project's file.
 
-mod search_path;
+pub mod search_path;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -298,6 +298,13 @@ impl Imports for Modules {
         } else {
             Resolution::External
         }
+    }
+
+    fn beyond_paths(&self) -> Vec<String> {
+        let searched = self.search_path.iter().map(|folder| format!("search {folder}"));
+        let mut namesakes: Vec<_> = self.namesakes.iter().map(|n| format!("not {n}")).collect();
+        namesakes.sort();
+        searched.chain(namesakes).collect()
     }
 }
 

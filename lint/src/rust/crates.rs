@@ -316,6 +316,21 @@ fn relevant(crates: &Crates, files: &[RustFile<'_>]) -> FxHashSet<FileId> {
     files.iter().map(|file| file.id).filter(is_relevant).collect()
 }
 
+/// What of a file's text decides which crates there are and what they are made of.
+#[derive(PartialEq, Eq, Debug)]
+pub struct Shape {
+    declarations: Vec<modules::Declaration>,
+    has_main: bool,
+    mentions_tch: bool,
+}
+
+impl Shape {
+    pub fn of(text: &str) -> Self {
+        let (declarations, has_main) = modules::scan(text);
+        Self { declarations, has_main, mentions_tch: mentions_tch(text) }
+    }
+}
+
 /// The text has the word `tch` or `tch_ddp`. Cheap: comments and strings count, too.
 pub fn mentions_tch(text: &str) -> bool {
     let is_word = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';

@@ -12,7 +12,7 @@ const PATH_FILE_BYTES_MAX: usize = 2048;
 /// Texts that go into `sys.path`: those in calls of `sys.path.append(..)` and `insert(..)`
 /// and in what is assigned to the names used there; all texts of a small file that is only
 /// about the path.
-pub(super) fn literals(file: &SourceFile) -> Vec<&'static str> {
+pub fn literals(file: &SourceFile) -> Vec<&'static str> {
     if !file.text.contains("sys.path") {
         return Vec::new();
     }

@@ -10,7 +10,8 @@ use crate::model::FileId;
 use crate::rust::lex::{self, Token, TokenKind};
 
 /// `mod name;`, or `mod name { .. }`.
-struct Declaration {
+#[derive(PartialEq, Eq, Debug)]
+pub(super) struct Declaration {
     name: String,
     /// Inline modules around it, outermost first.
     inside: Vec<String>,
@@ -206,7 +207,7 @@ pub(super) fn join(folder: &str, path: &str) -> String {
 }
 
 /// Finds the `mod` items of a file, and whether it has a `fn main` at its top level.
-fn scan(text: &str) -> (Vec<Declaration>, bool) {
+pub(super) fn scan(text: &str) -> (Vec<Declaration>, bool) {
     let mut scan = Scan { text, found: Vec::new(), braces: Vec::new(), attributes: None };
     if !text.contains("mod ") && !text.contains("fn main") {
         return (scan.found, false);
