@@ -9,6 +9,7 @@ mod config;
 mod explain;
 mod fix;
 mod rules;
+mod server;
 mod terminal;
 mod version;
 mod watch;
@@ -81,6 +82,7 @@ fn run(arguments: Arguments, environment: &Environment) -> Status {
         Some(Command::Explain(explain)) => explain::run(&explain),
         Some(Command::Rules(rules)) => rules::run(&rules),
         Some(Command::Config(config)) => config::run(&config),
+        Some(Command::Server) => server::run(),
         Some(Command::Completions { shell }) => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Arguments::command(), "ddp-lint", &mut script);

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
-use crate::config::{Overrides, Settings, TorchVersion};
+use crate::config::{ConfigError, Overrides, Settings, TorchVersion};
 use crate::crash::Crash;
 use crate::linter::{self, Input, Outcome, Source};
 use crate::model::FileId;
@@ -25,7 +25,8 @@ use crate::torch::{self, TorchRange};
 
 pub use crate::python::notebook::Cells;
 pub use configs::ConfigChoice;
-pub use discover::{absolute, default_paths, root_of};
+pub use discover::{absolute, default_paths, is_foreign, root_of};
+pub use read::read_text;
 pub use write::write;
 
 /// What to lint, and under which settings.
@@ -45,6 +46,10 @@ pub struct Request {
 pub struct Workspace {
     /// By root.
     pub projects: Vec<Loaded>,
+    /// What is wrong with configurations. Files under a wrong one have the default settings.
+    pub mistakes: Vec<ConfigError>,
+    /// Paths that were asked for and are not there.
+    pub missing: Vec<String>,
     /// What could not be read; the rest is there.
     pub problems: Vec<String>,
     /// What was left out on purpose and may surprise.
@@ -110,23 +115,18 @@ impl Loaded {
 }
 
 /// Finds and reads everything that the request needs.
-///
-/// # Errors
-/// Every mistake in a configuration, and paths that do not exist: nothing can be said then.
-pub fn load(request: &Request) -> Result<Workspace, Vec<String>> {
+pub fn load(request: &Request) -> Workspace {
     let mut configs = configs::Configs::new(&request.config, &request.overrides);
-    let found = discover::discover(request, &mut configs)?;
+    let found = discover::discover(request, &mut configs);
     let mut workspace = Workspace::default();
     for (root, files) in found.roots {
         load_project(root, files, request, &mut configs, &mut workspace);
     }
-    let mistakes = configs.into_mistakes();
-    if !mistakes.is_empty() {
-        return Err(mistakes);
-    }
+    workspace.mistakes = configs.into_mistakes();
+    workspace.missing = found.missing;
     workspace.problems.extend(found.problems);
     workspace.notes.extend(found.notes);
-    Ok(workspace)
+    workspace
 }
 
 fn load_project(
@@ -191,14 +191,11 @@ fn load_project(
 
 /// What the files at the root state of torch; else what the project's tch binds.
 fn stated_torch(root: &Path, manifests: &[(String, Arc<str>)]) -> TorchRange {
-    let mut paths: Vec<PathBuf> = torch::FILE_NAMES.iter().map(|name| root.join(name)).collect();
-    let beside = std::fs::read_dir(root).into_iter().flatten().flatten();
-    paths.extend(beside.map(|entry| entry.path()).filter(|path| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        name.starts_with("requirements") && name.ends_with(".txt")
-    }));
-    let texts: Vec<String> =
-        paths.iter().filter_map(|path| std::fs::read_to_string(path).ok()).collect();
+    let at_root = std::fs::read_dir(root).into_iter().flatten().flatten();
+    let texts: Vec<String> = at_root
+        .filter(|entry| torch::is_statement(&entry.file_name().to_string_lossy()))
+        .filter_map(|entry| std::fs::read_to_string(entry.path()).ok())
+        .collect();
     if let Some(stated) = TorchRange::stated(texts.iter().map(String::as_str)) {
         return stated;
     }

@@ -27,15 +27,10 @@ pub fn apply<'f>(project: &Project, fixes: impl IntoIterator<Item = &'f Fix>) ->
         if !is_sound(project, fix) {
             continue;
         }
-        if fix.edits.iter().any(|edit| accepted.iter().any(|other| clash(edit, other))) {
-            round.n_waiting += 1;
-        } else {
+        if accept(&mut accepted, fix) {
             round.n_applied += 1;
-            for edit in &fix.edits {
-                if !accepted.contains(&edit) {
-                    accepted.push(edit);
-                }
-            }
+        } else {
+            round.n_waiting += 1;
         }
     }
     accepted.sort_by_key(|edit| edit.site);
@@ -44,6 +39,19 @@ pub fn apply<'f>(project: &Project, fixes: impl IntoIterator<Item = &'f Fix>) ->
         round.texts.push((file.id, edited(&file.text, edits)));
     }
     round
+}
+
+/// Adds the edits of a fix to those that are made, unless they clash with one.
+pub fn accept<'f>(accepted: &mut Vec<&'f Edit>, fix: &'f Fix) -> bool {
+    if fix.edits.iter().any(|edit| accepted.iter().any(|other| clash(edit, other))) {
+        return false;
+    }
+    for edit in &fix.edits {
+        if !accepted.contains(&edit) {
+            accepted.push(edit);
+        }
+    }
+    true
 }
 
 /// The text with the edits made; they are sorted and do not overlap.

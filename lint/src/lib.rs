@@ -13,6 +13,7 @@ pub mod fixes;
 pub mod imports;
 pub mod lines;
 pub mod linter;
+pub mod lsp;
 pub mod marks;
 pub mod model;
 mod name;

@@ -42,6 +42,12 @@ pub fn is_mentioned(text: &str) -> bool {
     WORDS.iter().any(|word| text.contains(word))
 }
 
+/// A file of that name may state requirements.
+pub fn is_statement(name: &str) -> bool {
+    let (stem, ending) = name.rsplit_once('.').unwrap_or((name, ""));
+    FILE_NAMES.contains(&name) || (stem.starts_with("requirements") && ending == "txt")
+}
+
 /// Releases that a project may run on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TorchRange {

@@ -37,6 +37,8 @@ pub(crate) enum Command {
     Rules(Rules),
     /// Explain the keys of the configuration
     Config(Config),
+    /// Serve an editor: the language server protocol over standard streams
+    Server,
     /// Print a completion script for a shell
     Completions { shell: clap_complete::Shell },
     /// Print the manual page

@@ -27,15 +27,15 @@ pub(super) fn run(check: &Check, environment: &Environment) -> Status {
 
 /// One run from reading to printing.
 pub(super) fn once(check: &Check, environment: &Environment, request: &Request) -> Status {
-    let workspace = match driver::load(request) {
-        Ok(workspace) => workspace,
-        Err(mistakes) => {
-            for mistake in mistakes {
-                tell(&format!("error: {mistake}"));
-            }
-            return Status::Failure;
+    let workspace = driver::load(request);
+    let mistakes = workspace.mistakes.iter().map(ToString::to_string);
+    let mistakes: Vec<String> = mistakes.chain(workspace.missing.iter().cloned()).collect();
+    if !mistakes.is_empty() {
+        for mistake in mistakes {
+            tell(&format!("error: {mistake}"));
         }
-    };
+        return Status::Failure;
+    }
     let mut run = Run { check, environment, request, is_complete: workspace.problems.is_empty() };
     for note in &workspace.notes {
         tell(&format!("note: {note}"));

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use crate::config::{self, Config, FILE_NAMES, Overrides, Settings};
+use crate::config::{self, Config, ConfigError, FILE_NAMES, Overrides, Settings};
+use crate::lines::Position;
 
 /// Where configurations come from.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -26,7 +27,7 @@ pub(super) struct Configs<'r> {
     /// What governs every file, if something does.
     fixed: Option<Arc<Settings>>,
     bare: Arc<Settings>,
-    mistakes: Vec<String>,
+    mistakes: Vec<ConfigError>,
 }
 
 impl<'r> Configs<'r> {
@@ -79,11 +80,16 @@ impl<'r> Configs<'r> {
                 // Other tools' files may be anything; ours must be readable.
                 Err(_) if *name != FILE_NAMES[0] => None,
                 Err(error) => {
-                    self.mistakes.push(format!("cannot read {}: {error}", path.display()));
+                    self.complain(&path, format!("cannot read it: {error}"));
                     None
                 }
             }
         })
+    }
+
+    fn complain(&mut self, path: &Path, message: String) {
+        let position = Position { line: 1, column: 1 };
+        self.mistakes.push(ConfigError { path: path.to_owned(), position, message });
     }
 
     fn of_named(&mut self, path: &Path) -> Arc<Settings> {
@@ -92,13 +98,12 @@ impl<'r> Configs<'r> {
                 let n_mistakes = self.mistakes.len();
                 let config = self.parse(path, &text);
                 if config.is_none() && self.mistakes.len() == n_mistakes {
-                    let message = format!("{} holds no configuration of ddp-lint", path.display());
-                    self.mistakes.push(message);
+                    self.complain(path, "this holds no configuration of ddp-lint".to_owned());
                 }
                 config
             }
             Err(error) => {
-                self.mistakes.push(format!("cannot read {}: {error}", path.display()));
+                self.complain(path, format!("cannot read it: {error}"));
                 None
             }
         };
@@ -109,14 +114,14 @@ impl<'r> Configs<'r> {
         match config::parse(path, text) {
             Ok(config) => config,
             Err(errors) => {
-                self.mistakes.extend(errors.iter().map(ToString::to_string));
+                self.mistakes.extend(errors);
                 None
             }
         }
     }
 
     /// All that is wrong with the configurations that were read.
-    pub(super) fn into_mistakes(self) -> Vec<String> {
+    pub(super) fn into_mistakes(self) -> Vec<ConfigError> {
         self.mistakes
     }
 }

@@ -55,6 +55,7 @@ pub(super) struct Discovered {
     pub(super) roots: BTreeMap<PathBuf, Root>,
     pub(super) problems: Vec<String>,
     pub(super) notes: Vec<String>,
+    pub(super) missing: Vec<String>,
 }
 
 /// `path` made absolute against `folder`, without `.` and `..`; links stay.
@@ -83,6 +84,12 @@ fn marked_root(folder: &Path) -> Option<&Path> {
     folder.ancestors().find(|folder| ROOT_MARKERS.iter().any(|marker| folder.join(marker).exists()))
 }
 
+/// The path lies in a folder of other people's code.
+pub fn is_foreign(path: &Path) -> bool {
+    path.components()
+        .any(|part| part.as_os_str().to_str().is_some_and(|name| SKIPPED_FOLDERS.contains(&name)))
+}
+
 /// What is linted when no path is given: the cargo workspace around `folder` when cargo asks,
 /// else `folder`.
 pub fn default_paths(folder: &Path, is_cargo: bool) -> Vec<PathBuf> {
@@ -97,12 +104,8 @@ pub fn default_paths(folder: &Path, is_cargo: bool) -> Vec<PathBuf> {
     vec![workspace.unwrap_or(folder).to_owned()]
 }
 
-pub(super) fn discover(
-    request: &Request,
-    configs: &mut Configs<'_>,
-) -> Result<Discovered, Vec<String>> {
+pub(super) fn discover(request: &Request, configs: &mut Configs<'_>) -> Discovered {
     let mut found = Discovered::default();
-    let mut missing = Vec::new();
     for path in &request.paths {
         let is_inside = |folder: &&PathBuf| *folder != path && path.starts_with(folder);
         if path.is_dir() && request.paths.iter().find(is_inside).is_some_and(|f| f.is_dir()) {
@@ -126,11 +129,8 @@ pub(super) fn discover(
             }
             root.manifests.extend(walked.manifests);
         } else {
-            missing.push(why_missing(path));
+            found.missing.push(why_missing(path));
         }
-    }
-    if !missing.is_empty() {
-        return Err(missing);
     }
     for (folder, root) in &mut found.roots {
         if request.paths.contains(folder) {
@@ -144,7 +144,7 @@ pub(super) fn discover(
         }
         root.manifests.extend(walked.manifests);
     }
-    Ok(found)
+    found
 }
 
 fn why_missing(path: &Path) -> String {

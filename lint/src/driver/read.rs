@@ -31,6 +31,19 @@ pub(super) struct Read {
     pub(super) cells: Option<Cells>,
 }
 
+/// The text of a file as the linter takes it, with what went wrong. `held` stands for what is on
+/// the disk.
+pub fn read_text(path: &Path, held: Option<&str>) -> Option<(Arc<str>, Option<ParseError>)> {
+    let outcome = match held {
+        Some(text) => decode(path, text.as_bytes()),
+        None => read(path, &BTreeMap::new()),
+    };
+    match outcome {
+        Outcome::Text(read) => Some((read.text, read.error)),
+        Outcome::Skipped(_) | Outcome::Failed(_) => None,
+    }
+}
+
 pub(super) fn read(path: &Path, overlay: &BTreeMap<PathBuf, Arc<str>>) -> Outcome {
     if let Some(text) = overlay.get(path) {
         return decode(path, text.as_bytes());
