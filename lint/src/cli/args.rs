@@ -55,6 +55,17 @@ pub(crate) struct Check {
     /// How to print findings
     #[arg(long, value_name = "FORMAT", default_value = "full", help_heading = "Output")]
     pub(crate) output_format: Format,
+    /// As cargo calls it: `json` is `--output-format rustc-json`
+    #[arg(long, value_name = "FORMAT", conflicts_with = "output_format", help_heading = "Output")]
+    pub(crate) message_format: Option<MessageFormat>,
+    /// Run `cargo check` as well and pass its messages on, for editors that know one check
+    #[arg(
+        long = "with-check",
+        requires = "message_format",
+        conflicts_with = "output_file",
+        help_heading = "Output"
+    )]
+    pub(crate) relays_cargo: bool,
     /// Write findings to a file instead of the terminal
     #[arg(short, long, value_name = "FILE", help_heading = "Output")]
     pub(crate) output_file: Option<PathBuf>,
@@ -128,6 +139,20 @@ pub(crate) struct Check {
     #[arg(long, value_name = "PATH", conflicts_with_all = ["paths", "watch", "add_allow"],
           help_heading = "Adoption")]
     pub(crate) stdin_filename: Option<PathBuf>,
+
+    /// With --with-check: further arguments of `cargo check`
+    #[arg(last = true, requires = "relays_cargo", value_name = "CARGO ARGUMENTS")]
+    pub(crate) cargo_arguments: Vec<String>,
+}
+
+impl Check {
+    /// The format that the flags ask for.
+    pub(crate) fn format(&self) -> Format {
+        match self.message_format {
+            Some(MessageFormat::Json) => Format::RustcJson,
+            None => self.output_format,
+        }
+    }
 }
 
 #[derive(Args, Debug)]
@@ -157,6 +182,11 @@ pub(crate) struct Config {
     /// Print the JSON schema of the configuration, for editors
     #[arg(long, conflicts_with = "key")]
     pub(crate) schema: bool,
+}
+
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum MessageFormat {
+    Json,
 }
 
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]

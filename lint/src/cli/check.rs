@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 
 use super::args::Check;
@@ -22,7 +23,27 @@ pub(super) fn run(check: &Check, environment: &Environment) -> Status {
     if check.watch {
         return super::watch::run(check, environment, &request);
     }
-    once(check, environment, &request)
+    if !check.relays_cargo {
+        return once(check, environment, &request);
+    }
+    // Cargo's messages go straight to standard output; ours wait until it is done.
+    match cargo_check(&check.cargo_arguments, environment) {
+        Ok(()) => once(check, environment, &request),
+        Err(why) => fail(&why),
+    }
+}
+
+fn cargo_check(arguments: &[String], environment: &Environment) -> Result<(), String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let status = Command::new(&cargo)
+        .args(["check", "--message-format=json", "--workspace"])
+        .args(arguments)
+        .current_dir(&environment.folder)
+        .status();
+    // What it found is in its messages; that it found something is no failure of ours.
+    status
+        .map(|_| ())
+        .map_err(|error| format!("{} cannot be run: {error}", cargo.to_string_lossy()))
 }
 
 /// One run from reading to printing.
@@ -190,12 +211,12 @@ impl Run<'_> {
             &self.environment.folder,
         );
         let mut text = if check.statistics {
-            render::statistics(check.output_format, &items)
+            render::statistics(check.format(), &items)
         } else {
-            render::render(check.output_format, &items, &look)
+            render::render(check.format(), &items, &look)
         };
         let mut last = String::new();
-        if check.output_format.is_for_people() {
+        if check.format().is_for_people() {
             last = format!("{before_summary}{}", summary(linted, &items, &look));
         }
         let printed = match &check.output_file {

@@ -245,3 +245,55 @@ fn line_ends_marks_and_tabs_do_not_shift_places() {
     let full = scratch.run(&["crlf.py"]).stdout;
     assert!(!full.contains('\r'), "{full:?}");
 }
+
+#[test]
+fn compiler_messages_come_along_when_asked() {
+    let scratch = Scratch::new(&[
+        ("Cargo.toml", "[package]\nname = \"one\"\nedition = \"2024\"\n[workspace]\n"),
+        ("src/main.rs", "fn main() { let x: i32 = \"\"; } // ddp-lint: allow(oops)\n"),
+    ]);
+    let cargo = std::path::Path::new(env!("CARGO_BIN_EXE_cargo-ddp-lint"));
+    let mut command = scratch.command_of(cargo);
+    command.args(["ddp-lint", "--message-format=json", "--with-check", "--", "--offline"]);
+    let run = crate::support::run(&mut command, "");
+    let lines = run.stdout.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let codes: Vec<String> = lines
+        .filter(|line| line["reason"] == "compiler-message")
+        .filter_map(|line| line["message"]["code"]["code"].as_str().map(str::to_owned))
+        .collect();
+    assert_eq!(codes, ["E0308", "ddp::unknown-suppression"], "{run:?}");
+}
+
+/// Applies what rustc calls machine applicable, as `cargo fix` does.
+fn applied(messages: &str, text: &str) -> String {
+    let mut edits = Vec::new();
+    for line in messages.lines() {
+        let message: Value = serde_json::from_str(line).unwrap();
+        for child in message["message"]["children"].as_array().unwrap() {
+            for span in child["spans"].as_array().unwrap() {
+                if span["suggestion_applicability"] == "MachineApplicable" {
+                    let byte = |key: &str| span[key].as_u64().unwrap() as usize;
+                    let new = span["suggested_replacement"].as_str().unwrap().to_owned();
+                    edits.push((byte("byte_start")..byte("byte_end"), new));
+                }
+            }
+        }
+    }
+    edits.sort_by_key(|(range, _)| std::cmp::Reverse(range.start));
+    edits.into_iter().fold(text.to_owned(), |mut text, (range, new)| {
+        text.replace_range(range, &new);
+        text
+    })
+}
+
+#[test]
+fn suggestions_applied_as_cargo_fix_does_are_what_fix_makes() {
+    let text = "fn é() {} // ddp-lint: allow(unknown-suppression)\n\nfn main() {\n    \
+                // ddp-lint: allow(unknown-suppression)\n    é();\n}\n";
+    let scratch = Scratch::new(&[("src/main.rs", text)]);
+    let run = scratch.run(&["--message-format", "json"]);
+    let by_client = applied(&run.stdout, text);
+    assert_eq!(scratch.run(&["--fix"]).status, 0);
+    assert_eq!(by_client, scratch.read("src/main.rs"));
+    assert_eq!(by_client, "fn é() {}\n\nfn main() {\n    é();\n}\n");
+}
