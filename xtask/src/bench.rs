@@ -2,6 +2,7 @@
 
 mod lint;
 mod score;
+mod server;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -27,16 +28,21 @@ pub(crate) enum Bench {
         #[arg(long, default_value_t = 7)]
         runs: usize,
     },
+    /// Time from a keystroke to its findings in a large workspace, memory, and whether the server
+    /// then knows what a fresh run finds.
+    Server(server::Options),
 }
 
-/// Without a choice: both, with their defaults.
+/// Without a choice: all, with their defaults.
 pub(crate) fn run(workspace: &Workspace, bench: Option<Bench>) -> Result<ExitCode> {
     match bench {
         Some(Bench::Score { repos }) => score::run(workspace, repos.as_deref())?,
         Some(Bench::Lint { folder, runs }) => lint::run(workspace, folder, runs)?,
+        Some(Bench::Server(options)) => server::run(workspace, &options)?,
         None => {
             score::run(workspace, None)?;
             lint::run(workspace, None, 7)?;
+            server::run(workspace, &server::Options::default())?;
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -32,7 +32,7 @@ enum Command {
     Demo,
     /// Test everything; the last line counts the tests.
     Test,
-    /// Measure the linter: `score`, `lint`; by default both.
+    /// Measure the linter: `score`, `lint`, `server`; by default all.
     Bench {
         #[command(subcommand)]
         bench: Option<bench::Bench>,
