@@ -11,6 +11,7 @@ mod statements;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 pub use add::additions;
+pub(crate) use directive::is_spoken_of;
 
 use crate::finding::{Applicability, Edit, Finding, Fix};
 use crate::lines::Lines;

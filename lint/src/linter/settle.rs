@@ -76,7 +76,8 @@ fn settle(
         by_file[finding.file().0 as usize].push(finding);
     }
     let reported = project.files.iter().zip(by_file).filter(|(file, _)| file.reported);
-    let settled = reported.flat_map(|(file, mut findings)| {
+    let told = reported.filter(|(file, own)| !own.is_empty() || suppress::is_spoken_of(file));
+    let settled = told.flat_map(|(file, mut findings)| {
         let path = project.root.join(&file.path);
         let settings = settings(file);
         let level = |rule: &str, level| settings.level(rule, &path, level);

@@ -42,6 +42,12 @@ pub(crate) struct Mistake {
 
 const SIGN: &str = "ddp-lint:";
 
+/// Some comment of the file speaks to this program.
+pub(crate) fn is_spoken_of(file: &SourceFile) -> bool {
+    let text = |comment: &Comment| file.text.get(comment.span.range());
+    file.module.comments.iter().filter_map(text).any(|text| text.contains(SIGN))
+}
+
 /// All directives of a file, in source order.
 pub(crate) fn directives(file: &SourceFile) -> Vec<Directive> {
     let read = |comment: &Comment| {
