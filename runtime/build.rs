@@ -30,11 +30,20 @@ fn build() -> Result<(), String> {
     println!("cargo:rerun-if-env-changed=LIBTORCH_CXX11_ABI");
     let abi = env::var("LIBTORCH_CXX11_ABI").unwrap_or_else(|_| "1".to_owned());
     let mut shim = cc::Build::new();
+    let has_nccl = env::var_os("CARGO_FEATURE_NCCL").is_some();
+    if has_nccl {
+        for folder in nccl_includes(&libdir)? {
+            shim.include(folder);
+        }
+        shim.define("USE_C10D_NCCL", None);
+    }
     shim.cpp(true)
         .pic(true)
         .warnings(false)
         .opt_level(1)
-        .std("c++17")
+        // libtorch's headers make tens of megabytes of it.
+        .debug(false)
+        .std(if has_nccl { "c++20" } else { "c++17" })
         .define("USE_C10D_GLOO", None)
         .define("_GLIBCXX_USE_CXX11_ABI", abi.as_str())
         .include("src/gloo_stubs")
@@ -79,6 +88,38 @@ fn include_dir(libdir: &Path) -> Result<PathBuf, String> {
          LIBTORCH to one built with distributed support",
         header.display()
     ))
+}
+
+/// Where the headers of NCCL and CUDA are: beside a Python torch (PyPI packages), in
+/// `NCCL_INCLUDE` (paths separated by `:`), or in CUDA's usual folder.
+fn nccl_includes(libdir: &Path) -> Result<Vec<PathBuf>, String> {
+    println!("cargo:rerun-if-env-changed=NCCL_INCLUDE");
+    if !libdir.join("libtorch_cuda.so").exists() {
+        return Err(format!(
+            "feature `nccl` needs a libtorch with CUDA, but `{}` has no libtorch_cuda.so",
+            libdir.display()
+        ));
+    }
+    let mut folders: Vec<PathBuf> = env::var_os("NCCL_INCLUDE")
+        .map(|paths| env::split_paths(&paths).collect())
+        .unwrap_or_default();
+    if let Some(packages) = libdir.ancestors().nth(2) {
+        for package in ["nccl", "cu13", "cu12"] {
+            folders.push(packages.join("nvidia").join(package).join("include"));
+            folders.push(packages.join("nvidia").join(package).join("include/cccl"));
+        }
+    }
+    folders.push(PathBuf::from("/usr/local/cuda/include"));
+    folders.retain(|folder| folder.is_dir());
+    for header in ["nccl.h", "cuda_runtime_api.h", "crt/host_config.h", "nv/target"] {
+        if !folders.iter().any(|folder| folder.join(header).exists()) {
+            return Err(format!(
+                "feature `nccl` needs the header `{header}`; run `cargo x setup --nccl`, or name \
+                 the folders of NCCL's and CUDA's headers in NCCL_INCLUDE"
+            ));
+        }
+    }
+    Ok(folders)
 }
 
 /// The Reducer's constructor differs between releases, so a near miss would fail obscurely.

@@ -1,7 +1,7 @@
 //! Saving so that a crash at any moment leaves either the old file or the new one, and loading so
 //! that all ranks get the same values or the same error. Only rank 0 touches the disk.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::path::Path;
 
@@ -63,7 +63,7 @@ pub fn write_atomically(
     written
 }
 
-fn write(vs: &nn::VarStore, path: &Path) -> Result<(), String> {
+pub(crate) fn write(vs: &nn::VarStore, path: &Path) -> Result<(), String> {
     let named: Vec<(String, Tensor)> = variables::sorted(vs)
         .into_iter()
         .flat_map(|Variable { name, aliases, tensor, .. }| {
@@ -119,6 +119,7 @@ pub(crate) fn broadcast<'a>(
 fn read(variables: &[Variable], path: &Path) -> Result<(), String> {
     let mut found = named_tensors(path)?;
     strip_wrapper_prefix(&mut found);
+    check_no_others(variables, &found)?;
     let lookup = |variable: &Variable| {
         let names = std::iter::once(&variable.name).chain(&variable.aliases);
         names.into_iter().find_map(|name| found.get(name))
@@ -155,6 +156,55 @@ fn read(variables: &[Variable], path: &Path) -> Result<(), String> {
         tch::no_grad(|| target.f_copy_(source)).map_err(|error| error.to_string())?;
     }
     Ok(())
+}
+
+/// A name that the store does not know would be lost without a word.
+fn check_no_others(variables: &[Variable], found: &HashMap<String, Tensor>) -> Result<(), String> {
+    let known: HashSet<&str> = variables
+        .iter()
+        .flat_map(|variable| std::iter::once(&variable.name).chain(&variable.aliases))
+        .map(String::as_str)
+        .collect();
+    // Python counts batches in a buffer that tch's layers do not have.
+    let mut others: Vec<&str> = found
+        .keys()
+        .map(String::as_str)
+        .filter(|name| !known.contains(name) && !name.ends_with("num_batches_tracked"))
+        .collect();
+    others.sort_unstable();
+    if others.is_empty() {
+        return Ok(());
+    }
+    Err(format!(
+        "the file has `{}`, which the model does not know; is it of this model, and was `register` \
+         called before?",
+        others.join("`, `")
+    ))
+}
+
+/// Copies named tensors of a file into `targets`, all of which must be there with their shapes.
+pub(crate) fn read_into(targets: &[(String, Tensor)], path: &Path) -> Result<(), String> {
+    let found = named_tensors(path)?;
+    for (name, target) in targets {
+        let source = found.get(name).ok_or_else(|| format!("the file has no `{name}`"))?;
+        if source.size() != target.size() {
+            let (file, here) = (source.size(), target.size());
+            return Err(format!("`{name}` has shape {file:?} in the file but {here:?} here"));
+        }
+    }
+    for (name, target) in targets {
+        let mut target = target.detach();
+        tch::no_grad(|| target.f_copy_(&found[name])).map_err(|error| error.to_string())?;
+    }
+    Ok(())
+}
+
+/// Where FNV-1a starts.
+pub(crate) const FNV_START: u64 = 0xcbf2_9ce4_8422_2325;
+
+/// FNV-1a over more bytes, 64 bits: equal on every machine and compiler.
+pub(crate) fn fnv1a(hash: u64, bytes: &[u8]) -> u64 {
+    bytes.iter().fold(hash, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 fn named_tensors(path: &Path) -> Result<HashMap<String, Tensor>, String> {

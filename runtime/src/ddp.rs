@@ -4,6 +4,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
+use std::num::NonZeroU64;
 use std::path::Path;
 
 use tch::{Device, Tensor, nn};
@@ -12,6 +13,8 @@ use crate::checkpoint;
 use crate::error::{Error, Result};
 use crate::ffi::{self, ReducerOptions, TorchError};
 use crate::group::{ProcessGroup, Work, is_peer_failure};
+use crate::hook::{BoundHook, CommHook};
+use crate::optim::Optimizer;
 use crate::stats::DdpStats;
 use crate::variables::{self, Role, Variable};
 use crate::weight::{Weight, Weighted};
@@ -31,6 +34,7 @@ pub enum BufferSync {
 
 /// How to wrap a model. The defaults are PyTorch's.
 #[derive(Debug, Clone, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "they are independent, and PyTorch's names")]
 pub struct DdpOptions {
     /// Some parameters get no gradient in some steps. Costs a walk through the graph and one small
     /// reduction per step; without it, an unused parameter is an error that names it.
@@ -47,6 +51,11 @@ pub struct DdpOptions {
     pub bucket_bytes_max: Option<usize>,
     /// Names of parameters whose gradients are sparse.
     pub sparse_parameters: Vec<String>,
+    /// Every so many steps, compare the parameters of all ranks bit by bit.
+    pub check_every: Option<NonZeroU64>,
+    /// The loss may depend on trainable tensors that no wrapper knows and that each rank trains on
+    /// its own. Otherwise such a tensor, met in two steps in a row, is an error.
+    pub allow_unwrapped_parameters: bool,
 }
 
 impl DdpOptions {
@@ -59,6 +68,7 @@ impl DdpOptions {
             ("buffers", format!("{:?}", self.buffers)),
             ("bucket_bytes_max", format!("{:?}", self.bucket_bytes_max)),
             ("sparse_parameters", self.sparse_parameters.join(", ")),
+            ("check_every", format!("{:?}", self.check_every)),
         ]
     }
 }
@@ -90,6 +100,8 @@ pub struct Ddp<M> {
 /// Where in a step this rank is.
 #[derive(Debug, Default)]
 pub(crate) struct State {
+    /// Reduced backward passes so far.
+    n_steps: Cell<u64>,
     /// Inside `no_sync`.
     no_sync: Cell<bool>,
     /// A forward pass that will be reduced waits for its backward pass.
@@ -112,6 +124,12 @@ pub(crate) struct State {
     static_graph_started: Cell<bool>,
     /// The reduction of weights under way, and its tensor.
     weights: RefCell<Option<(Work, Tensor)>>,
+    /// A communication hook averages the gradients.
+    has_hook: Cell<bool>,
+    /// The step before which parameters were compared last.
+    compared_at: Cell<u64>,
+    /// An unknown trainable leaf of the last step's loss.
+    unwatched: RefCell<Option<Tensor>>,
 }
 
 impl<M: fmt::Debug> fmt::Debug for Ddp<M> {
@@ -226,7 +244,7 @@ impl<M> Ddp<M> {
 
     /// The number of steps whose gradients were reduced so far.
     pub fn n_steps(&self) -> u64 {
-        self.group.peers().step()
+        self.state.n_steps.get()
     }
 
     /// Times and bucket sizes that c10d measured.
@@ -262,11 +280,7 @@ impl<M> Ddp<M> {
             self.state.prepared_local.set(true);
             return Ok(forward(&self.model));
         }
-        self.guarded("the reduction of gradients", || self.reducer.before_forward())?;
-        if self.options.buffers == BufferSync::EveryForward && !self.state.buffers_fresh.get() {
-            checkpoint::broadcast(&self.buffers, &self.group)?;
-            self.state.buffers_fresh.set(true);
-        }
+        self.begin_step()?;
         let output = forward(&self.model);
         if !self.prepares_in_backward() {
             self.local("preparing the reduction", self.reducer.prepare_for_backward(&[]))?;
@@ -298,7 +312,7 @@ impl<M> Ddp<M> {
     ///
     /// # Errors
     /// As for [`backward`](Ddp::backward); gradients of `no_sync` passes would be thrown away.
-    pub fn backward_step(&self, opt: &mut nn::Optimizer, loss: &Tensor) -> Result<()> {
+    pub fn backward_step(&self, opt: &mut impl Optimizer, loss: &Tensor) -> Result<()> {
         self.fused_step(opt, |_| {}, || self.backward(loss))
     }
 
@@ -309,7 +323,7 @@ impl<M> Ddp<M> {
     /// As for [`backward_step`](Ddp::backward_step).
     pub fn backward_step_clip(
         &self,
-        opt: &mut nn::Optimizer,
+        opt: &mut impl Optimizer,
         loss: &Tensor,
         max: f64,
     ) -> Result<()> {
@@ -323,7 +337,7 @@ impl<M> Ddp<M> {
     /// As for [`backward_step`](Ddp::backward_step).
     pub fn backward_step_clip_norm(
         &self,
-        opt: &mut nn::Optimizer,
+        opt: &mut impl Optimizer,
         loss: &Tensor,
         max: f64,
     ) -> Result<()> {
@@ -334,7 +348,7 @@ impl<M> Ddp<M> {
     ///
     /// # Errors
     /// There was no reduced backward pass since the last step, or one that is not reduced.
-    pub fn step(&self, opt: &mut nn::Optimizer) -> Result<()> {
+    pub fn step(&self, opt: &mut impl Optimizer) -> Result<()> {
         self.group.usable()?;
         self.settle()?;
         if self.state.n_local_backwards.get() > 0 {
@@ -349,7 +363,7 @@ impl<M> Ddp<M> {
                  `step`",
             );
         }
-        opt.step();
+        opt.step()?;
         self.zero_grad()
     }
 
@@ -358,6 +372,10 @@ impl<M> Ddp<M> {
     /// # Errors
     /// libtorch refuses.
     pub fn zero_grad(&self) -> Result<()> {
+        if self.state.prepared.get() {
+            // A backward pass through another wrapper's loss may have reduced these gradients.
+            self.settle()?;
+        }
         self.local("clearing the gradients", ffi::clear_grads(&self.params))?;
         let state = &self.state;
         state.reduced.set(false);
@@ -415,10 +433,10 @@ impl<M> Ddp<M> {
     }
 
     /// A fused step: clear, backward and check, adjust, step.
-    pub(crate) fn fused_step(
+    pub(crate) fn fused_step<O: Optimizer>(
         &self,
-        opt: &mut nn::Optimizer,
-        adjust: impl FnOnce(&nn::Optimizer),
+        opt: &mut O,
+        adjust: impl FnOnce(&mut O),
         backward: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
         self.group.usable()?;
@@ -439,13 +457,56 @@ impl<M> Ddp<M> {
         self.zero_grad()?;
         backward()?;
         adjust(opt);
-        opt.step();
+        opt.step()?;
         self.state.reduced.set(false);
         Ok(())
     }
 
+    /// The collectives before a step's forward pass.
+    fn begin_step(&self) -> Result<()> {
+        self.compare_parameters()?;
+        self.guarded("the reduction of gradients", || self.reducer.before_forward())?;
+        if self.options.buffers == BufferSync::EveryForward && !self.state.buffers_fresh.get() {
+            checkpoint::broadcast(&self.buffers, &self.group)?;
+            self.state.buffers_fresh.set(true);
+        }
+        Ok(())
+    }
+
+    /// Takes part in a step of other ranks without data of its own. `false`: no rank had any.
+    pub(crate) fn stand_in(&self) -> Result<bool> {
+        self.group.usable()?;
+        self.settle()?;
+        if self.state.n_local_backwards.get() > 0 {
+            return self.misuse(
+                "gradients of `no_sync` passes are left over, which nobody would reduce; run the \
+                 last pass of a step outside of `no_sync`",
+            );
+        }
+        if self.state.has_hook.get() {
+            return self.misuse("`join` cannot stand in for a communication hook's messages");
+        }
+        self.begin_step()?;
+        self.divide_by_weights(0)?;
+        if self.take_weights()? == 0 {
+            return Ok(false);
+        }
+        let find_unused = self.options.find_unused_parameters && !self.options.static_graph;
+        self.guarded("the reduction of gradients", || {
+            self.reducer.stand_in(&self.group.lock_group(), find_unused)
+        })?;
+        if find_unused {
+            self.drop_unused_gradients()?;
+        }
+        self.state.buffers_fresh.set(false);
+        self.state.reduced.set(true);
+        self.count_step();
+        Ok(true)
+    }
+
     /// The reduced backward pass with the check behind it.
     pub(crate) fn backward_reduced(&self, loss: &Tensor) -> Result<()> {
+        self.check_leaves(loss)?;
         if self.prepares_in_backward() {
             self.prepare_in_backward(loss)?;
         }
@@ -488,8 +549,39 @@ impl<M> Ddp<M> {
         )
     }
 
+    /// Lets `hook` average the gradients from now on, in place of c10d's sum and division. A
+    /// collective; once, before the first backward pass.
+    ///
+    /// # Errors
+    /// The ranks give different hooks (on all ranks alike), there is one already, a step was done,
+    /// or a rank failed.
+    pub fn set_comm_hook(&mut self, hook: impl CommHook) -> Result<()> {
+        let names = self.group.all_gather_object(&hook.name())?;
+        if let Some(rank) = names.iter().position(|name| *name != names[0]) {
+            return Err(Error::Disagreement(format!(
+                "rank 0 reduces by `{}`, rank {rank} by `{}`; set the same hook everywhere",
+                names[0], names[rank]
+            )));
+        }
+        if self.state.has_hook.get() || self.n_steps() > 0 {
+            return Err(Error::Argument(
+                "a communication hook must be set once, before the first step".to_owned(),
+            ));
+        }
+        let hook = BoundHook { hook: Box::new(hook), group: self.group.clone() };
+        self.local("setting the hook", self.reducer.register_hook(Box::new(hook)))?;
+        self.state.has_hook.set(true);
+        Ok(())
+    }
+
     /// Starts the sum of the ranks' weights and makes the Reducer divide by it.
     pub(crate) fn divide_by_weights(&self, weight: i64) -> Result<()> {
+        if self.state.has_hook.get() {
+            return self.misuse(
+                "weights and a communication hook do not go together: the hook does its own \
+                 averaging; scale the loss instead (by weight times world size over total weight)",
+            );
+        }
         let total = Tensor::from_slice(&[weight]).to_kind(tch::Kind::Int).to_device(self.device());
         let work = self.group.all_reduce_async(&total)?;
         if let Some(raw) = work.raw() {
@@ -579,8 +671,13 @@ impl<M> Ddp<M> {
         state.pending_weight.set(0);
         state.buffers_fresh.set(false);
         state.reduced.set(true);
-        self.group.peers().count_step();
+        self.count_step();
         Ok(())
+    }
+
+    fn count_step(&self) {
+        self.state.n_steps.set(self.state.n_steps.get() + 1);
+        self.group.peers().note_step(self.state.n_steps.get());
     }
 
     /// Books the backward passes of a `no_sync` region.
@@ -591,6 +688,63 @@ impl<M> Ddp<M> {
             self.state.n_local_backwards.set(self.state.n_local_backwards.get() + 1);
             self.state.reduced.set(false);
         }
+    }
+
+    /// Compares the parameters of all ranks, as often as the options say.
+    fn compare_parameters(&self) -> Result<()> {
+        let step = self.n_steps();
+        let Some(every) = self.options.check_every else { return Ok(()) };
+        if step == 0 || step % every != 0 || self.state.compared_at.replace(step) == step {
+            return Ok(());
+        }
+        let sums = variables::checksums(&self.params)?;
+        let all = self.group.all_gather(&sums)?;
+        let all: Vec<Vec<i64>> = all.iter().map(Vec::try_from).collect::<Result<_, _>>()?;
+        for (index, name) in self.names.iter().enumerate() {
+            if let Some(rank) = all.iter().position(|sums| sums[index] != all[0][index]) {
+                return Err(Error::Disagreement(format!(
+                    "`{name}` has another value on rank {rank} than on rank 0 before step {step}; \
+                     something changed it on one rank only"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks for a trainable tensor that each rank would train on its own. Inputs that require a
+    /// gradient look the same, but are new in every step.
+    fn check_leaves(&self, loss: &Tensor) -> Result<()> {
+        const STEPS: u64 = 3;
+        if self.options.allow_unwrapped_parameters || self.n_steps() >= STEPS {
+            return Ok(());
+        }
+        let found = self.local("looking at the graph", ffi::unwatched_leaf(loss))?;
+        let last = self.state.unwatched.replace(found);
+        let (Some(last), Some(found)) = (last, &*self.state.unwatched.borrow()) else {
+            return Ok(());
+        };
+        if ffi::tensor_identity(&last) != ffi::tensor_identity(found) {
+            return Ok(());
+        }
+        self.misuse(&format!(
+            "the loss depends on a trainable tensor of shape {:?} that is in no wrapped store, so \
+             each rank would train it on its own; put it into the store before `Ddp::new` (a model \
+             under `#[data_parallel]`: call `register`), or set `allow_unwrapped_parameters`",
+            found.size()
+        ))
+    }
+
+    /// A parameter that no rank used has no gradient, as on the ranks that had data.
+    fn drop_unused_gradients(&self) -> Result<()> {
+        let used = self.local("reading which parameters were used", self.reducer.used())?;
+        let unused: Vec<Tensor> = self
+            .params
+            .iter()
+            .zip(used)
+            .filter(|(_, used)| !used)
+            .map(|(param, _)| param.shallow_clone())
+            .collect();
+        self.local("clearing the gradients", ffi::clear_grads(&unused))
     }
 
     /// Tells whether the variables are still those that were wrapped.
@@ -668,7 +822,7 @@ impl<M: nn::ModuleT> nn::ModuleT for Ddp<M> {
 }
 
 /// Whether operations are recorded for a backward pass on this thread.
-fn grad_enabled() -> bool {
+pub(crate) fn grad_enabled() -> bool {
     let probe = Tensor::from(0f32).set_requires_grad(true);
     (&probe * 1.0).requires_grad()
 }

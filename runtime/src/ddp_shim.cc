@@ -1,19 +1,32 @@
 #include "ddp_shim.h"
 
 #include <atomic>
+#include <mutex>
 #include <sstream>
+#include <stdexcept>
 #include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/utils/lambda_post_hook.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#ifdef USE_C10D_NCCL
+#include <ATen/cuda/CUDAContext.h>
+#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+#endif
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <torch/csrc/distributed/c10d/logger.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
@@ -184,18 +197,32 @@ ddp_error* ddp_store_wait(const ddp_store* store, const char* key, int64_t timeo
   return guarded([&] { store->store->wait({key}, milliseconds(timeout_ms)); });
 }
 
+} // extern "C"
+
+namespace {
+
+c10::intrusive_ptr<c10d::Backend> gloo_backend(
+    const ddp_store* store, int rank, int size, int64_t timeout_ms, const char* host,
+    const char* interface, const char* name) {
+  using Gloo = c10d::ProcessGroupGloo;
+  auto options = Gloo::Options::create(milliseconds(timeout_ms));
+  options->devices.push_back(
+      interface != nullptr ? Gloo::createDeviceForInterface(interface)
+          : host != nullptr ? Gloo::createDeviceForHostname(host)
+                            : Gloo::createDefaultDevice());
+  options->group_name = name;
+  return c10::make_intrusive<Gloo>(store->store, rank, size, options);
+}
+
+} // namespace
+
+extern "C" {
+
 ddp_error* ddp_group_gloo(
     const ddp_store* store, int rank, int size, int64_t timeout_ms, const char* host,
     const char* interface, const char* name, ddp_group** out) noexcept {
   return guarded([&] {
-    using Gloo = c10d::ProcessGroupGloo;
-    auto options = Gloo::Options::create(milliseconds(timeout_ms));
-    options->devices.push_back(
-        interface != nullptr ? Gloo::createDeviceForInterface(interface)
-            : host != nullptr ? Gloo::createDeviceForHostname(host)
-                              : Gloo::createDefaultDevice());
-    options->group_name = name;
-    auto backend = c10::make_intrusive<Gloo>(store->store, rank, size, options);
+    auto backend = gloo_backend(store, rank, size, timeout_ms, host, interface, name);
     auto group = c10::make_intrusive<c10d::ProcessGroup>(store->store, rank, size);
     for (auto device : {c10::DeviceType::CPU, c10::DeviceType::CUDA}) {
       group->setBackend(device, c10d::ProcessGroup::BackendType::GLOO, backend);
@@ -206,7 +233,56 @@ ddp_error* ddp_group_gloo(
   });
 }
 
-void ddp_group_free(ddp_group* group) noexcept {
+ddp_error* ddp_group_nccl(
+    const ddp_store* store, int rank, int size, int64_t timeout_ms, const char* host,
+    const char* interface, const char* name, int64_t device, ddp_group** out) noexcept {
+  return guarded([&] {
+#ifdef USE_C10D_NCCL
+    using Type = c10d::ProcessGroup::BackendType;
+    auto gloo = gloo_backend(store, rank, size, timeout_ms, host, interface, name);
+    auto options = c10d::ProcessGroupNCCL::Options::create();
+    options->timeout = milliseconds(timeout_ms);
+    options->group_name = name;
+    auto corner = c10::make_intrusive<c10d::PrefixStore>("nccl", store->store);
+    auto nccl = c10::make_intrusive<c10d::ProcessGroupNCCL>(corner, rank, size, options);
+    auto group = c10::make_intrusive<c10d::ProcessGroup>(store->store, rank, size);
+    group->setBoundDeviceId(
+        c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(device)));
+    group->setBackend(c10::DeviceType::CPU, Type::GLOO, gloo);
+    group->setBackend(c10::DeviceType::CUDA, Type::NCCL, nccl);
+    group->setDefaultBackend(Type::NCCL);
+    group->setGroupName(name);
+    *out = new ddp_group{std::move(group)};
+#else
+    (void)store, (void)rank, (void)size, (void)timeout_ms, (void)host, (void)interface;
+    (void)name, (void)device, (void)out;
+    throw std::runtime_error("this build has no NCCL");
+#endif
+  });
+}
+
+ddp_error* ddp_cuda_uuid(int64_t device, ddp_bytes** out) noexcept {
+  return guarded([&] {
+#ifdef USE_C10D_NCCL
+    auto* properties = at::cuda::getDeviceProperties(static_cast<c10::DeviceIndex>(device));
+    const auto* bytes = reinterpret_cast<const uint8_t*>(properties->uuid.bytes);
+    *out = new ddp_bytes{std::vector<uint8_t>(bytes, bytes + sizeof(properties->uuid.bytes))};
+#else
+    (void)device, (void)out;
+    throw std::runtime_error("this build has no NCCL");
+#endif
+  });
+}
+
+void ddp_group_free(ddp_group* group, bool failed) noexcept {
+  // NCCL must be shut down (or, with work that will never end, given up) before it is destroyed.
+  ddp_error* error = guarded([&] {
+    if (group->group->getBackendType() == c10d::ProcessGroup::BackendType::NCCL) {
+      auto nccl = group->group->getBackend(c10d::ProcessGroup::BackendType::NCCL);
+      failed ? nccl->abort() : nccl->shutdown();
+    }
+  });
+  delete error;
   destroy(group);
 }
 
@@ -359,6 +435,29 @@ ddp_error* ddp_verify_params(
 
 } // extern "C"
 
+namespace {
+
+// How many live watches know a tensor, over all of this process.
+std::mutex watched_mutex;
+std::unordered_map<const c10::TensorImpl*, size_t> watched;
+
+void count_watched(const at::Tensor& tensor, bool more) {
+  std::lock_guard<std::mutex> lock(watched_mutex);
+  const auto* impl = tensor.unsafeGetTensorImpl();
+  if (more) {
+    ++watched[impl];
+  } else if (--watched[impl] == 0) {
+    watched.erase(impl);
+  }
+}
+
+bool is_watched(const at::Tensor& tensor) {
+  std::lock_guard<std::mutex> lock(watched_mutex);
+  return watched.count(tensor.unsafeGetTensorImpl()) > 0;
+}
+
+} // namespace
+
 // The counters are shared with the hooks, which may outlive the watch inside a live graph.
 struct ddp_watch {
   struct Counts {
@@ -380,6 +479,7 @@ struct ddp_watch {
   ~ddp_watch() {
     for (auto& param : params) {
       param.accumulator->del_post_hook(param.hook);
+      count_watched(param.tensor, false);
     }
   }
 };
@@ -402,6 +502,7 @@ ddp_error* ddp_watch_new(const ddp_tensor* params, size_t n_params, ddp_watch** 
           }));
       watch->params.push_back(
           {tensor, tensor.scalar_type(), tensor.device(), std::move(accumulator), hook});
+      count_watched(tensor, true);
     }
     *out = watch.release();
   });
@@ -441,6 +542,83 @@ ddp_error* ddp_watch_changed(
       }
     }
   });
+}
+
+} // extern "C"
+
+// The state is shared with the hooks, which may outlive the mirror inside a live graph.
+struct ddp_mirror {
+  struct State {
+    std::vector<at::Tensor> source;
+    std::vector<std::vector<at::Tensor>> replicas;
+    std::atomic<bool> is_queued{false};
+
+    void add_up() {
+      at::NoGradGuard no_grad;
+      is_queued = false;
+      for (auto& replica : replicas) {
+        for (size_t i = 0; i < source.size(); ++i) {
+          at::Tensor grad = replica[i].grad();
+          if (!grad.defined()) {
+            continue;
+          }
+          grad = grad.detach().to(source[i].device());
+          if (source[i].grad().defined()) {
+            source[i].mutable_grad().add_(grad);
+          } else {
+            source[i].mutable_grad() = grad.clone();
+          }
+          replica[i].mutable_grad().reset();
+        }
+      }
+    }
+  };
+
+  std::shared_ptr<State> state = std::make_shared<State>();
+  std::vector<std::pair<c10::intrusive_ptr<Node>, uintptr_t>> hooks;
+
+  ~ddp_mirror() {
+    for (auto& [accumulator, hook] : hooks) {
+      accumulator->del_post_hook(hook);
+    }
+  }
+};
+
+extern "C" {
+
+ddp_error* ddp_mirror_new(
+    const ddp_tensor* source, const ddp_tensor* replicas, size_t n_params, size_t n_replicas,
+    ddp_mirror** out) noexcept {
+  return guarded([&] {
+    auto mirror = std::make_unique<ddp_mirror>();
+    auto state = mirror->state;
+    state->source = tensors_of(source, n_params);
+    for (size_t replica = 0; replica < n_replicas; ++replica) {
+      state->replicas.push_back(tensors_of(replicas + replica * n_params, n_params));
+    }
+    for (auto& replica : state->replicas) {
+      for (auto& param : replica) {
+        auto accumulator = torch::autograd::impl::grad_accumulator(param);
+        std::weak_ptr<ddp_mirror::State> weak = state;
+        auto hook = accumulator->add_post_hook(
+            std::make_unique<torch::autograd::utils::LambdaPostHook>(
+                [weak](const auto& outputs, const auto&) {
+                  auto state = weak.lock();
+                  if (state && !state->is_queued.exchange(true)) {
+                    torch::autograd::Engine::get_default_engine().queue_callback(
+                        [state] { state->add_up(); });
+                  }
+                  return outputs;
+                }));
+        mirror->hooks.emplace_back(std::move(accumulator), hook);
+      }
+    }
+    *out = mirror.release();
+  });
+}
+
+void ddp_mirror_free(ddp_mirror* mirror) noexcept {
+  destroy(mirror);
 }
 
 } // extern "C"
@@ -567,6 +745,299 @@ ddp_error* ddp_randperm(int64_t n, uint64_t seed, ddp_tensor* out) noexcept {
   return guarded([&] {
     auto generator = at::detail::createCPUGenerator(seed);
     *out = new at::Tensor(at::randperm(n, generator, at::TensorOptions(at::kLong)));
+  });
+}
+
+} // extern "C"
+
+namespace {
+
+// Frees a continuation that was not consumed.
+struct Continuation {
+  ddp_hook hook;
+  void* pointer;
+  Continuation(const ddp_hook& hook, void* pointer) : hook(hook), pointer(pointer) {}
+  Continuation(const Continuation&) = delete;
+  Continuation& operator=(const Continuation&) = delete;
+  ~Continuation() {
+    if (pointer != nullptr) {
+      hook.drop_continuation(pointer);
+    }
+  }
+};
+
+void check_rust(ddp_error* error) {
+  if (error != nullptr) {
+    std::unique_ptr<ddp_error> owned(error);
+    throw std::runtime_error(owned->message);
+  }
+}
+
+at::Tensor take(ddp_tensor tensor) {
+  std::unique_ptr<at::Tensor> owned(static_cast<at::Tensor*>(tensor));
+  return *owned;
+}
+
+class RustHook : public c10d::CommHookInterface {
+ public:
+  explicit RustHook(ddp_hook hook) : hook_(hook) {}
+  RustHook(const RustHook&) = delete;
+  RustHook& operator=(const RustHook&) = delete;
+  ~RustHook() override {
+    hook_.drop_context(hook_.context);
+  }
+
+  c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
+    ddp_started started{};
+    auto gradients = std::make_unique<at::Tensor>(bucket.getBufferRef());
+    check_rust(hook_.start(
+        hook_.context, gradients.release(), bucket.getIndex(), bucket.isLast(), &started));
+    if (started.work == nullptr) {
+      auto done = c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get());
+      done->markCompleted(take(started.result));
+      return done;
+    }
+    std::unique_ptr<ddp_work> work(started.work);
+    auto continuation = std::make_shared<Continuation>(hook_, started.continuation);
+    return work->work->getFuture()->then(
+        [continuation](c10::ivalue::Future& ended) -> c10::IValue {
+          ended.value(); // Rethrows the collective's error.
+          ddp_tensor result = nullptr;
+          void* pointer = std::exchange(continuation->pointer, nullptr);
+          check_rust(continuation->hook.finish(pointer, &result));
+          return take(result);
+        },
+        c10::TensorType::get());
+  }
+
+  at::Tensor parseHookResult(const c10::IValue& result) override {
+    return result.toTensor();
+  }
+
+ private:
+  ddp_hook hook_;
+};
+
+} // namespace
+
+extern "C" {
+
+ddp_error* ddp_error_new(const uint8_t* text, size_t len) noexcept {
+  return error_of(std::string(reinterpret_cast<const char*>(text), len));
+}
+
+ddp_error* ddp_reducer_register_hook(const ddp_reducer* reducer, ddp_hook hook) noexcept {
+  return guarded([&] {
+    reducer->reducer->register_comm_hook(std::make_unique<RustHook>(hook));
+    reducer->logger->set_comm_hook("rust");
+  });
+}
+
+ddp_error* ddp_reducer_stand_in(
+    const ddp_reducer* reducer, const ddp_group* group, bool find_unused) noexcept {
+  return guarded([&] {
+    at::NoGradGuard no_grad;
+    auto buckets = reducer->reducer->get_grad_buckets(/*return_zero_tensors=*/true);
+    std::vector<c10::intrusive_ptr<c10::ivalue::Future>> futures;
+    for (auto& bucket : buckets) {
+      futures.push_back(reducer->reducer->run_comm_hook(bucket));
+    }
+    at::Tensor used;
+    if (find_unused) {
+      used = reducer->reducer->get_local_used_map_on_device();
+      used.zero_();
+      std::vector<at::Tensor> maps{used};
+      group->group->allreduce(maps)->wait();
+    }
+    for (auto& future : futures) {
+      future->wait();
+      future->value();
+    }
+    for (auto& bucket : buckets) {
+      auto params = bucket.getParameters();
+      auto grads = bucket.getGradients();
+      for (size_t i = 0; i < params.size(); ++i) {
+        at::Tensor param = params[i];
+        param.mutable_grad() = grads[i].clone();
+      }
+    }
+    reducer->reducer->push_rebuilt_params_for_all_indices();
+  });
+}
+
+ddp_error* ddp_reducer_used_map(const ddp_reducer* reducer, ddp_tensor* out) noexcept {
+  return guarded([&] {
+    *out = new at::Tensor(
+        reducer->reducer->get_local_used_map_on_device().to(at::kCPU, at::kInt).clone());
+  });
+}
+
+} // extern "C"
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
+
+at::Tensor summed(const Group& group, const at::Tensor& tensor) {
+  std::vector<at::Tensor> tensors{tensor.detach().clone(at::MemoryFormat::Contiguous)};
+  group->allreduce(tensors)->wait();
+  return tensors[0];
+}
+
+class AllReduce : public torch::autograd::Function<AllReduce> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor, const Group& group) {
+    ctx->saved_data["group"] = group;
+    return summed(group, tensor);
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    auto group = ctx->saved_data["group"].toCustomClass<c10d::ProcessGroup>();
+    return {summed(group, grads[0]), at::Tensor()};
+  }
+};
+
+class AllGather : public torch::autograd::Function<AllGather> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor, const Group& group) {
+    ctx->saved_data["group"] = group;
+    std::vector<at::Tensor> inputs{tensor.detach().contiguous()};
+    std::vector<std::vector<at::Tensor>> outputs(1);
+    for (int rank = 0; rank < group->getSize(); ++rank) {
+      outputs[0].push_back(at::empty_like(inputs[0]));
+    }
+    group->allgather(outputs, inputs)->wait();
+    return at::stack(outputs[0]);
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    auto group = ctx->saved_data["group"].toCustomClass<c10d::ProcessGroup>();
+    return {summed(group, grads[0])[group->getRank()], at::Tensor()};
+  }
+};
+
+// The lists of the parameters that have a gradient.
+struct Updated {
+  std::vector<at::Tensor> params, grads;
+  std::vector<std::vector<at::Tensor>> states;
+};
+
+Updated updated(const ddp_tensor* params, std::vector<const ddp_tensor*> states, size_t n) {
+  Updated out;
+  out.states.resize(states.size());
+  for (size_t i = 0; i < n; ++i) {
+    const at::Tensor& param = tensor_of(params[i]);
+    if (!param.grad().defined()) {
+      continue;
+    }
+    out.params.push_back(param);
+    out.grads.push_back(param.grad());
+    for (size_t state = 0; state < states.size(); ++state) {
+      out.states[state].push_back(tensor_of(states[state][i]));
+    }
+  }
+  return out;
+}
+
+} // namespace
+
+extern "C" {
+
+ddp_error* ddp_group_all_reduce_differentiable(
+    const ddp_group* group, ddp_tensor tensor, ddp_tensor* out) noexcept {
+  return guarded(
+      [&] { *out = new at::Tensor(AllReduce::apply(tensor_of(tensor), group->group)); });
+}
+
+ddp_error* ddp_group_all_gather_differentiable(
+    const ddp_group* group, ddp_tensor tensor, ddp_tensor* out) noexcept {
+  return guarded(
+      [&] { *out = new at::Tensor(AllGather::apply(tensor_of(tensor), group->group)); });
+}
+
+ddp_error* ddp_fused_sgd(
+    const ddp_tensor* params, const ddp_tensor* momentum_buffers, size_t n,
+    const ddp_sgd* config) noexcept {
+  return guarded([&] {
+    at::NoGradGuard no_grad;
+    std::vector<const ddp_tensor*> states;
+    if (momentum_buffers != nullptr) {
+      states.push_back(momentum_buffers);
+    }
+    auto lists = updated(params, states, n);
+    if (!lists.params.empty()) {
+      at::_fused_sgd_(
+          lists.params, lists.grads, states.empty() ? std::vector<at::Tensor>{} : lists.states[0],
+          config->weight_decay, config->momentum, config->lr, config->dampening, config->nesterov,
+          /*maximize=*/false, config->is_first_step);
+    }
+  });
+}
+
+ddp_error* ddp_fused_adamw(
+    const ddp_tensor* params, const ddp_tensor* averages, const ddp_tensor* squares,
+    const ddp_tensor* steps, size_t n, const ddp_adamw* config) noexcept {
+  return guarded([&] {
+    at::NoGradGuard no_grad;
+    auto lists = updated(params, {averages, squares, steps}, n);
+    if (!lists.params.empty()) {
+      at::_foreach_add_(lists.states[2], 1);
+      at::_fused_adamw_(
+          lists.params, lists.grads, lists.states[0], lists.states[1], {}, lists.states[2],
+          config->lr, config->beta1, config->beta2, config->weight_decay, config->eps,
+          /*amsgrad=*/false, /*maximize=*/false);
+    }
+  });
+}
+
+ddp_error* ddp_random_state(ddp_tensor* out) noexcept {
+  return guarded(
+      [&] { *out = new at::Tensor(at::detail::getDefaultCPUGenerator().get_state()); });
+}
+
+ddp_error* ddp_set_random_state(ddp_tensor state) noexcept {
+  return guarded([&] {
+    auto generator = at::detail::getDefaultCPUGenerator();
+    std::lock_guard<std::mutex> lock(generator.mutex());
+    generator.set_state(tensor_of(state));
+  });
+}
+
+ddp_error* ddp_cuda_set_device(int64_t index) noexcept {
+  return guarded([&] {
+    c10::impl::getDeviceGuardImpl(c10::DeviceType::CUDA)
+        ->setDevice(c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index)));
+  });
+}
+
+ddp_error* ddp_cuda_free_bytes(int64_t index, uint64_t* out) noexcept {
+  return guarded([&] {
+    auto* allocator = at::getDeviceAllocator(c10::DeviceType::CUDA);
+    *out = allocator->getMemoryInfo(static_cast<c10::DeviceIndex>(index)).first;
+  });
+}
+
+ddp_error* ddp_unwatched_leaf(ddp_tensor loss, ddp_tensor* out) noexcept {
+  return guarded([&] {
+    *out = nullptr;
+    std::unordered_set<Node*> seen;
+    std::vector<Node*> stack{tensor_of(loss).grad_fn().get()};
+    while (!stack.empty()) {
+      Node* node = stack.back();
+      stack.pop_back();
+      if (node == nullptr || !seen.insert(node).second) {
+        continue;
+      }
+      if (auto* leaf = dynamic_cast<torch::autograd::AccumulateGrad*>(node)) {
+        if (!is_watched(leaf->variable)) {
+          *out = new at::Tensor(leaf->variable);
+          return;
+        }
+      }
+      for (const auto& edge : node->next_edges()) {
+        stack.push_back(edge.function.get());
+      }
+    }
   });
 }
 

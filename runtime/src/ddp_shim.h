@@ -21,6 +21,7 @@ typedef struct ddp_store ddp_store;
 typedef struct ddp_group ddp_group;
 typedef struct ddp_work ddp_work;
 typedef struct ddp_watch ddp_watch;
+typedef struct ddp_mirror ddp_mirror;
 typedef struct ddp_reducer ddp_reducer;
 // A `torch::Tensor`, as torch-sys hands it out.
 typedef void* ddp_tensor;
@@ -57,7 +58,14 @@ ddp_error* ddp_store_wait(
 ddp_error* ddp_group_gloo(
     const ddp_store* store, int rank, int size, int64_t timeout_ms, const char* host,
     const char* interface, const char* name, ddp_group** out) DDP_NOEXCEPT;
-void ddp_group_free(ddp_group* group) DDP_NOEXCEPT;
+// NCCL for CUDA tensors and Gloo for those of the CPU; an error in a build without NCCL.
+ddp_error* ddp_group_nccl(
+    const ddp_store* store, int rank, int size, int64_t timeout_ms, const char* host,
+    const char* interface, const char* name, int64_t device, ddp_group** out) DDP_NOEXCEPT;
+// The identity of a GPU, the same in every process of the machine.
+ddp_error* ddp_cuda_uuid(int64_t device, ddp_bytes** out) DDP_NOEXCEPT;
+// Frees the group after flushing NCCL's work (or giving it up, after a failure).
+void ddp_group_free(ddp_group* group, bool failed) DDP_NOEXCEPT;
 
 // Collectives: they return at once; the result is there after `ddp_work_wait`. `op` is the number
 // of c10d::ReduceOp::RedOpType (0 sum, 1 average, 2 product, 3 minimum, 4 maximum).
@@ -109,6 +117,13 @@ void ddp_watch_take_counts(const ddp_watch* watch, uint32_t* counts) DDP_NOEXCEP
 ddp_error* ddp_watch_changed(
     const ddp_watch* watch, int64_t* index, const char** what) DDP_NOEXCEPT;
 
+// Adds, at the end of every backward pass, the gradients of replicas' parameters to those of the
+// source, and clears them. `replicas` holds `n_replicas` lists of `n_params` one after the other.
+ddp_error* ddp_mirror_new(
+    const ddp_tensor* source, const ddp_tensor* replicas, size_t n_params, size_t n_replicas,
+    ddp_mirror** out) DDP_NOEXCEPT;
+void ddp_mirror_free(ddp_mirror* mirror) DDP_NOEXCEPT;
+
 // The Reducer with its Logger.
 typedef struct ddp_reducer_options {
   const ddp_tensor* params;
@@ -141,6 +156,68 @@ ddp_error* ddp_reducer_set_work_handle(
     const ddp_reducer* reducer, const ddp_work* work, bool use_static_world_size) DDP_NOEXCEPT;
 // `key=value` lines of DDPLoggingData.
 ddp_error* ddp_reducer_logging_data(const ddp_reducer* reducer, ddp_bytes** out) DDP_NOEXCEPT;
+
+// Communication hooks written in Rust. `start` is given the flat gradients of a bucket (a new
+// tensor that Rust takes over) and fills in `ddp_started`: either `result`, or `work` with a
+// continuation that `finish` consumes once the work has ended. `drop_*` free what was not consumed.
+typedef struct ddp_started {
+  ddp_tensor result;
+  ddp_work* work;
+  void* continuation;
+} ddp_started;
+typedef struct ddp_hook {
+  void* context;
+  ddp_error* (*start)(
+      void* context, ddp_tensor gradients, size_t index, bool is_last, ddp_started* started);
+  ddp_error* (*finish)(void* continuation, ddp_tensor* result);
+  void (*drop_continuation)(void* continuation);
+  void (*drop_context)(void* context);
+} ddp_hook;
+ddp_error* ddp_error_new(const uint8_t* text, size_t len) DDP_NOEXCEPT;
+// Takes the hook's context over, also when it fails.
+ddp_error* ddp_reducer_register_hook(
+    const ddp_reducer* reducer, ddp_hook hook) DDP_NOEXCEPT;
+// Takes part in the reductions of one step without gradients of its own, then gives the parameters
+// the reduced gradients, as on the other ranks.
+ddp_error* ddp_reducer_stand_in(
+    const ddp_reducer* reducer, const ddp_group* group, bool find_unused) DDP_NOEXCEPT;
+
+// How many ranks used each parameter in the last step; a new Int32 tensor on the CPU.
+ddp_error* ddp_reducer_used_map(const ddp_reducer* reducer, ddp_tensor* out) DDP_NOEXCEPT;
+
+// Collectives that a backward pass goes through: the sum, whose gradient is the sum of gradients;
+// all ranks' tensors stacked on a new first dimension, whose gradient is that rank's slice of the
+// sum. The result is a new tensor owned by the caller.
+ddp_error* ddp_group_all_reduce_differentiable(
+    const ddp_group* group, ddp_tensor tensor, ddp_tensor* out) DDP_NOEXCEPT;
+ddp_error* ddp_group_all_gather_differentiable(
+    const ddp_group* group, ddp_tensor tensor, ddp_tensor* out) DDP_NOEXCEPT;
+
+// Optimizer steps over all parameters that have a gradient, in place. Lists are of equal length,
+// except that `momentum_buffers` may be null.
+typedef struct ddp_sgd {
+  double lr, momentum, dampening, weight_decay;
+  bool nesterov, is_first_step;
+} ddp_sgd;
+ddp_error* ddp_fused_sgd(
+    const ddp_tensor* params, const ddp_tensor* momentum_buffers, size_t n,
+    const ddp_sgd* config) DDP_NOEXCEPT;
+typedef struct ddp_adamw {
+  double lr, beta1, beta2, eps, weight_decay;
+} ddp_adamw;
+ddp_error* ddp_fused_adamw(
+    const ddp_tensor* params, const ddp_tensor* averages, const ddp_tensor* squares,
+    const ddp_tensor* steps, size_t n, const ddp_adamw* config) DDP_NOEXCEPT;
+
+// The state of the CPU's global generator, as torch.get_rng_state gives it.
+ddp_error* ddp_random_state(ddp_tensor* out) DDP_NOEXCEPT;
+ddp_error* ddp_set_random_state(ddp_tensor state) DDP_NOEXCEPT;
+// Makes a CUDA device the current one; tells its free bytes.
+ddp_error* ddp_cuda_set_device(int64_t index) DDP_NOEXCEPT;
+ddp_error* ddp_cuda_free_bytes(int64_t index, uint64_t* out) DDP_NOEXCEPT;
+// A leaf that `loss` depends on and that no live watch of this process knows, or null; a new
+// tensor owned by the caller.
+ddp_error* ddp_unwatched_leaf(ddp_tensor loss, ddp_tensor* out) DDP_NOEXCEPT;
 
 // Tensor helpers that tch lacks.
 uintptr_t ddp_tensor_identity(ddp_tensor tensor) DDP_NOEXCEPT;

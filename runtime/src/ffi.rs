@@ -5,11 +5,14 @@
 #![expect(unsafe_code, reason = "this module is the boundary to the C++ shim")]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{NonNull, null, null_mut};
 use std::time::Duration;
 
 use tch::Tensor;
 use torch_sys::C_tensor;
+
+use crate::optim::{AdamWConfig, SgdConfig};
 
 /// libtorch's own error text, first paragraph.
 #[derive(Debug, Clone)]
@@ -30,6 +33,8 @@ struct RawWork(c_void);
 #[repr(C)]
 struct RawWatch(c_void);
 #[repr(C)]
+struct RawMirror(c_void);
+#[repr(C)]
 struct RawReducer(c_void);
 
 type RawTensor = *mut C_tensor;
@@ -48,6 +53,41 @@ struct RawReducerOptions {
     gradient_as_bucket_view: bool,
     static_graph: bool,
     sync_buffers: bool,
+}
+
+#[repr(C)]
+struct RawStarted {
+    result: RawTensor,
+    work: *mut RawWork,
+    continuation: *mut c_void,
+}
+
+#[repr(C)]
+struct RawHook {
+    context: *mut c_void,
+    start: extern "C" fn(*mut c_void, RawTensor, usize, bool, *mut RawStarted) -> *mut RawError,
+    finish: extern "C" fn(*mut c_void, *mut RawTensor) -> *mut RawError,
+    drop_continuation: extern "C" fn(*mut c_void),
+    drop_context: extern "C" fn(*mut c_void),
+}
+
+#[repr(C)]
+struct RawSgd {
+    lr: f64,
+    momentum: f64,
+    dampening: f64,
+    weight_decay: f64,
+    nesterov: bool,
+    is_first_step: bool,
+}
+
+#[repr(C)]
+struct RawAdamW {
+    lr: f64,
+    beta1: f64,
+    beta2: f64,
+    eps: f64,
+    weight_decay: f64,
 }
 
 unsafe extern "C" {
@@ -104,7 +144,19 @@ unsafe extern "C" {
         name: *const c_char,
         out: *mut *mut RawGroup,
     ) -> *mut RawError;
-    fn ddp_group_free(group: *mut RawGroup);
+    fn ddp_group_nccl(
+        store: *const RawStore,
+        rank: c_int,
+        size: c_int,
+        timeout_ms: i64,
+        host: *const c_char,
+        interface: *const c_char,
+        name: *const c_char,
+        device: i64,
+        out: *mut *mut RawGroup,
+    ) -> *mut RawError;
+    fn ddp_cuda_uuid(device: i64, out: *mut *mut RawBytes) -> *mut RawError;
+    fn ddp_group_free(group: *mut RawGroup, failed: bool);
     fn ddp_group_broadcast(
         group: *const RawGroup,
         tensor: RawTensor,
@@ -203,6 +255,14 @@ unsafe extern "C" {
         index: *mut i64,
         what: *mut *const c_char,
     ) -> *mut RawError;
+    fn ddp_mirror_new(
+        source: *const RawTensor,
+        replicas: *const RawTensor,
+        n_params: usize,
+        n_replicas: usize,
+        out: *mut *mut RawMirror,
+    ) -> *mut RawError;
+    fn ddp_mirror_free(mirror: *mut RawMirror);
     fn ddp_reducer_new(
         group: *const RawGroup,
         options: *const RawReducerOptions,
@@ -229,6 +289,43 @@ unsafe extern "C" {
         reducer: *const RawReducer,
         out: *mut *mut RawBytes,
     ) -> *mut RawError;
+    fn ddp_error_new(text: *const u8, len: usize) -> *mut RawError;
+    fn ddp_reducer_register_hook(reducer: *const RawReducer, hook: RawHook) -> *mut RawError;
+    fn ddp_reducer_stand_in(
+        reducer: *const RawReducer,
+        group: *const RawGroup,
+        find_unused: bool,
+    ) -> *mut RawError;
+    fn ddp_reducer_used_map(reducer: *const RawReducer, out: *mut RawTensor) -> *mut RawError;
+    fn ddp_group_all_reduce_differentiable(
+        group: *const RawGroup,
+        tensor: RawTensor,
+        out: *mut RawTensor,
+    ) -> *mut RawError;
+    fn ddp_group_all_gather_differentiable(
+        group: *const RawGroup,
+        tensor: RawTensor,
+        out: *mut RawTensor,
+    ) -> *mut RawError;
+    fn ddp_fused_sgd(
+        params: *const RawTensor,
+        momentum_buffers: *const RawTensor,
+        n: usize,
+        config: *const RawSgd,
+    ) -> *mut RawError;
+    fn ddp_fused_adamw(
+        params: *const RawTensor,
+        averages: *const RawTensor,
+        squares: *const RawTensor,
+        steps: *const RawTensor,
+        n: usize,
+        config: *const RawAdamW,
+    ) -> *mut RawError;
+    fn ddp_random_state(out: *mut RawTensor) -> *mut RawError;
+    fn ddp_set_random_state(state: RawTensor) -> *mut RawError;
+    fn ddp_cuda_set_device(index: i64) -> *mut RawError;
+    fn ddp_cuda_free_bytes(index: i64, out: *mut u64) -> *mut RawError;
+    fn ddp_unwatched_leaf(loss: RawTensor, out: *mut RawTensor) -> *mut RawError;
     fn ddp_tensor_identity(tensor: RawTensor) -> usize;
     fn ddp_clear_grads(tensors: *const RawTensor, n_tensors: usize) -> *mut RawError;
     fn ddp_backward(loss: RawTensor) -> *mut RawError;
@@ -282,6 +379,28 @@ fn raw(tensor: &Tensor) -> RawTensor {
 
 fn raws<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> Vec<RawTensor> {
     tensors.into_iter().map(raw).collect()
+}
+
+/// Calls a function of the shim that makes a tensor; `None` where it made none.
+fn made_tensor(make: impl FnOnce(*mut RawTensor) -> *mut RawError) -> TorchResult<Option<Tensor>> {
+    let mut out: RawTensor = null_mut();
+    check(make(&raw mut out))?;
+    if out.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: the tensor is new, and nobody else holds this pointer.
+    Ok(Some(unsafe { Tensor::from_ptr(out) }))
+}
+
+fn some_tensor(make: impl FnOnce(*mut RawTensor) -> *mut RawError) -> TorchResult<Tensor> {
+    made_tensor(make)?.ok_or_else(|| TorchError("the shim made no tensor".to_owned()))
+}
+
+/// Gives a tensor handle away to the shim.
+fn into_raw(tensor: Tensor) -> RawTensor {
+    let pointer = raw(&tensor);
+    std::mem::forget(tensor);
+    pointer
 }
 
 fn bytes(make: impl FnOnce(*mut *mut RawBytes) -> *mut RawError) -> TorchResult<Vec<u8>> {
@@ -408,7 +527,11 @@ pub enum ReduceOp {
 
 /// A process group with its backend.
 #[derive(Debug)]
-pub(crate) struct Group(NonNull<RawGroup>);
+pub(crate) struct Group {
+    raw: NonNull<RawGroup>,
+    /// A collective failed: work may be left that never ends.
+    failed: bool,
+}
 
 // SAFETY: c10d's groups have no thread affinity; the owner serialises calls.
 unsafe impl Send for Group {}
@@ -416,7 +539,7 @@ unsafe impl Send for Group {}
 impl Drop for Group {
     fn drop(&mut self) {
         // SAFETY: owned, freed once.
-        unsafe { ddp_group_free(self.0.as_ptr()) }
+        unsafe { ddp_group_free(self.raw.as_ptr(), self.failed) }
     }
 }
 
@@ -429,13 +552,14 @@ pub(crate) enum Listen {
 }
 
 impl Group {
-    pub(crate) fn gloo(
+    /// Over Gloo; with a GPU's number, over NCCL for CUDA tensors.
+    pub(crate) fn new(
         store: &Store,
-        rank: usize,
-        size: usize,
+        (rank, size): (usize, usize),
         timeout: Duration,
         listen: &Listen,
         name: &str,
+        nccl_device: Option<usize>,
     ) -> TorchResult<Self> {
         let (host, interface) = match listen {
             Listen::Host(host) => (Some(c_string(host)?), None),
@@ -445,31 +569,46 @@ impl Group {
         let host = host.as_ref().map_or(null(), |text| text.as_ptr());
         let interface = interface.as_ref().map_or(null(), |text| text.as_ptr());
         let name = c_string(name)?;
-        let store = store.0.as_ptr();
+        let (store, name) = (store.0.as_ptr(), name.as_ptr());
         let (rank, size, timeout) = (rank as c_int, size as c_int, millis(timeout));
         // SAFETY: pointers outlive the call; the group keeps its own reference to the store.
-        made(|out| unsafe {
-            ddp_group_gloo(store, rank, size, timeout, host, interface, name.as_ptr(), out)
-        })
-        .map(Self)
+        let raw = made(|out| unsafe {
+            match nccl_device {
+                None => ddp_group_gloo(store, rank, size, timeout, host, interface, name, out),
+                Some(device) => {
+                    let device = device as i64;
+                    ddp_group_nccl(store, rank, size, timeout, host, interface, name, device, out)
+                }
+            }
+        })?;
+        Ok(Self { raw, failed: false })
+    }
+
+    /// Notes that work may be left that never ends.
+    pub(crate) fn set_failed(&mut self) {
+        self.failed = true;
     }
 
     pub(crate) fn broadcast(&self, tensor: &Tensor, root: usize) -> TorchResult<Work> {
         // SAFETY: the work keeps its own references to tensors and group; so below.
-        made(|out| unsafe { ddp_group_broadcast(self.0.as_ptr(), raw(tensor), root as c_int, out) })
-            .map(Work)
+        made(|out| unsafe {
+            ddp_group_broadcast(self.raw.as_ptr(), raw(tensor), root as c_int, out)
+        })
+        .map(Work)
     }
 
     pub(crate) fn all_reduce(&self, tensor: &Tensor, op: ReduceOp) -> TorchResult<Work> {
         // SAFETY: as for `broadcast`.
-        made(|out| unsafe { ddp_group_all_reduce(self.0.as_ptr(), raw(tensor), op as c_int, out) })
-            .map(Work)
+        made(|out| unsafe {
+            ddp_group_all_reduce(self.raw.as_ptr(), raw(tensor), op as c_int, out)
+        })
+        .map(Work)
     }
 
     pub(crate) fn reduce(&self, tensor: &Tensor, root: usize, op: ReduceOp) -> TorchResult<Work> {
         // SAFETY: as for `broadcast`.
         made(|out| unsafe {
-            ddp_group_reduce(self.0.as_ptr(), raw(tensor), root as c_int, op as c_int, out)
+            ddp_group_reduce(self.raw.as_ptr(), raw(tensor), root as c_int, op as c_int, out)
         })
         .map(Work)
     }
@@ -479,7 +618,7 @@ impl Group {
         // SAFETY: as for `broadcast`.
         made(|out| unsafe {
             let (data, n) = (outputs.as_ptr(), outputs.len());
-            ddp_group_all_gather(self.0.as_ptr(), raw(input), data, n, out)
+            ddp_group_all_gather(self.raw.as_ptr(), raw(input), data, n, out)
         })
         .map(Work)
     }
@@ -495,7 +634,7 @@ impl Group {
         // SAFETY: as for `broadcast`.
         made(|out| unsafe {
             let (data, n) = (outputs.as_ptr(), outputs.len());
-            ddp_group_gather(self.0.as_ptr(), raw(input), data, n, root as c_int, out)
+            ddp_group_gather(self.raw.as_ptr(), raw(input), data, n, root as c_int, out)
         })
         .map(Work)
     }
@@ -511,7 +650,7 @@ impl Group {
         // SAFETY: as for `broadcast`.
         made(|out| unsafe {
             let (data, n) = (inputs.as_ptr(), inputs.len());
-            ddp_group_scatter(self.0.as_ptr(), raw(output), data, n, root as c_int, out)
+            ddp_group_scatter(self.raw.as_ptr(), raw(output), data, n, root as c_int, out)
         })
         .map(Work)
     }
@@ -526,31 +665,33 @@ impl Group {
         // SAFETY: as for `broadcast`.
         made(|out| unsafe {
             let (data, n) = (inputs.as_ptr(), inputs.len());
-            ddp_group_reduce_scatter(self.0.as_ptr(), raw(output), data, n, op as c_int, out)
+            ddp_group_reduce_scatter(self.raw.as_ptr(), raw(output), data, n, op as c_int, out)
         })
         .map(Work)
     }
 
     pub(crate) fn send(&self, tensor: &Tensor, to: usize, tag: i32) -> TorchResult<Work> {
         // SAFETY: as for `broadcast`.
-        made(|out| unsafe { ddp_group_send(self.0.as_ptr(), raw(tensor), to as c_int, tag, out) })
+        made(|out| unsafe { ddp_group_send(self.raw.as_ptr(), raw(tensor), to as c_int, tag, out) })
             .map(Work)
     }
 
     pub(crate) fn recv(&self, tensor: &Tensor, from: usize, tag: i32) -> TorchResult<Work> {
         // SAFETY: as for `broadcast`.
-        made(|out| unsafe { ddp_group_recv(self.0.as_ptr(), raw(tensor), from as c_int, tag, out) })
-            .map(Work)
+        made(|out| unsafe {
+            ddp_group_recv(self.raw.as_ptr(), raw(tensor), from as c_int, tag, out)
+        })
+        .map(Work)
     }
 
     pub(crate) fn barrier(&self) -> TorchResult<Work> {
         // SAFETY: as for `broadcast`.
-        made(|out| unsafe { ddp_group_barrier(self.0.as_ptr(), out) }).map(Work)
+        made(|out| unsafe { ddp_group_barrier(self.raw.as_ptr(), out) }).map(Work)
     }
 
     pub(crate) fn monitored_barrier(&self, timeout: Duration) -> TorchResult<()> {
         // SAFETY: the group is alive during the call.
-        check(unsafe { ddp_group_monitored_barrier(self.0.as_ptr(), millis(timeout), true) })
+        check(unsafe { ddp_group_monitored_barrier(self.raw.as_ptr(), millis(timeout), true) })
     }
 
     pub(crate) fn broadcast_coalesced(
@@ -563,14 +704,28 @@ impl Group {
         // SAFETY: the tensors outlive the call.
         check(unsafe {
             let (data, n) = (tensors.as_ptr(), tensors.len());
-            ddp_broadcast_coalesced(self.0.as_ptr(), data, n, bytes_max, root as c_int)
+            ddp_broadcast_coalesced(self.raw.as_ptr(), data, n, bytes_max, root as c_int)
+        })
+    }
+
+    pub(crate) fn all_reduce_differentiable(&self, tensor: &Tensor) -> TorchResult<Tensor> {
+        // SAFETY: a live tensor; `out` receives a new one. The graph keeps the group alive.
+        some_tensor(|out| unsafe {
+            ddp_group_all_reduce_differentiable(self.raw.as_ptr(), raw(tensor), out)
+        })
+    }
+
+    pub(crate) fn all_gather_differentiable(&self, tensor: &Tensor) -> TorchResult<Tensor> {
+        // SAFETY: as above.
+        some_tensor(|out| unsafe {
+            ddp_group_all_gather_differentiable(self.raw.as_ptr(), raw(tensor), out)
         })
     }
 
     pub(crate) fn verify_params(&self, tensors: &[Tensor]) -> TorchResult<()> {
         let tensors = raws(tensors);
         // SAFETY: the tensors outlive the call.
-        check(unsafe { ddp_verify_params(self.0.as_ptr(), tensors.as_ptr(), tensors.len()) })
+        check(unsafe { ddp_verify_params(self.raw.as_ptr(), tensors.as_ptr(), tensors.len()) })
     }
 }
 
@@ -653,6 +808,34 @@ impl Watch {
     }
 }
 
+/// Adds replicas' gradients to those of a source at the end of every backward pass.
+#[derive(Debug)]
+pub(crate) struct Mirror(NonNull<RawMirror>);
+
+// SAFETY: its tensors are only touched by backward passes, which the owner runs.
+unsafe impl Send for Mirror {}
+
+impl Drop for Mirror {
+    fn drop(&mut self) {
+        // SAFETY: owned, freed once.
+        unsafe { ddp_mirror_free(self.0.as_ptr()) }
+    }
+}
+
+impl Mirror {
+    /// Every replica has as many parameters as the source, in the same order.
+    pub(crate) fn new(source: &[Tensor], replicas: &[Vec<Tensor>]) -> TorchResult<Self> {
+        assert!(replicas.iter().all(|replica| replica.len() == source.len()), "equal lists");
+        let all = raws(replicas.iter().flatten());
+        let (params, n_params, n_replicas) = (raws(source), source.len(), replicas.len());
+        // SAFETY: the lists have the lengths given; the mirror keeps references of its own.
+        made(|out| unsafe {
+            ddp_mirror_new(params.as_ptr(), all.as_ptr(), n_params, n_replicas, out)
+        })
+        .map(Self)
+    }
+}
+
 /// What the Reducer is built from.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "they are c10d's arguments")]
@@ -706,7 +889,7 @@ impl Reducer {
             sync_buffers: options.sync_buffers,
         };
         // SAFETY: all pointers outlive the call, with the lengths given; the Reducer copies.
-        made(|out| unsafe { ddp_reducer_new(group.0.as_ptr(), &raw const raw, out) }).map(Self)
+        made(|out| unsafe { ddp_reducer_new(group.raw.as_ptr(), &raw const raw, out) }).map(Self)
     }
 
     pub(crate) fn before_forward(&self) -> TorchResult<()> {
@@ -738,6 +921,33 @@ impl Reducer {
         check(unsafe { ddp_reducer_set_work_handle(self.0.as_ptr(), work.0.as_ptr(), use_static) })
     }
 
+    /// Lets `hook` reduce the buckets from now on; once only.
+    pub(crate) fn register_hook(&self, hook: Box<dyn Hook>) -> TorchResult<()> {
+        let raw = RawHook {
+            context: Box::into_raw(Box::new(hook)).cast(),
+            start: hook_start,
+            finish: hook_finish,
+            drop_continuation: hook_drop_continuation,
+            drop_context: hook_drop_context,
+        };
+        // SAFETY: the shim takes the context over, also when it fails.
+        check(unsafe { ddp_reducer_register_hook(self.0.as_ptr(), raw) })
+    }
+
+    /// Takes part in one step's reductions with gradients of zero and gets the result.
+    pub(crate) fn stand_in(&self, group: &Group, find_unused: bool) -> TorchResult<()> {
+        // SAFETY: both are alive during the call.
+        check(unsafe { ddp_reducer_stand_in(self.0.as_ptr(), group.raw.as_ptr(), find_unused) })
+    }
+
+    /// Which parameters any rank used in the last step, with `find_unused_parameters`.
+    pub(crate) fn used(&self) -> TorchResult<Vec<bool>> {
+        // SAFETY: alive during the call; `out` receives a new tensor.
+        let used = some_tensor(|out| unsafe { ddp_reducer_used_map(self.0.as_ptr(), out) })?;
+        let used = Vec::<i32>::try_from(&used).map_err(|error| TorchError(error.to_string()))?;
+        Ok(used.into_iter().map(|count| count > 0).collect())
+    }
+
     pub(crate) fn logging_data(&self) -> TorchResult<String> {
         // SAFETY: alive during the call.
         let text = bytes(|out| unsafe { ddp_reducer_logging_data(self.0.as_ptr(), out) })?;
@@ -766,12 +976,158 @@ pub(crate) fn backward(loss: &Tensor) -> TorchResult<()> {
 
 /// A permutation of `0..n`, equal to Python's with a generator of that seed; Int64, on the CPU.
 pub(crate) fn randperm(n: i64, seed: u64) -> TorchResult<Tensor> {
-    let tensor = made(|out| {
-        // SAFETY: `out` receives a new tensor on success.
-        unsafe { ddp_randperm(n, seed, out) }
-    })?;
-    // SAFETY: the tensor is new, and nobody else holds this pointer.
-    Ok(unsafe { Tensor::from_ptr(tensor.as_ptr()) })
+    // SAFETY: `out` receives a new tensor on success; so below.
+    some_tensor(|out| unsafe { ddp_randperm(n, seed, out) })
+}
+
+/// The state of the CPU's global generator.
+pub(crate) fn random_state() -> TorchResult<Tensor> {
+    // SAFETY: as above.
+    some_tensor(|out| unsafe { ddp_random_state(out) })
+}
+
+pub(crate) fn set_random_state(state: &Tensor) -> TorchResult<()> {
+    // SAFETY: a live tensor.
+    check(unsafe { ddp_set_random_state(raw(state)) })
+}
+
+/// Makes a GPU the current one of this thread.
+pub(crate) fn cuda_set_device(index: usize) -> TorchResult<()> {
+    // SAFETY: no pointers.
+    check(unsafe { ddp_cuda_set_device(index as i64) })
+}
+
+/// The identity of a GPU, the same in every process of the machine.
+pub(crate) fn cuda_uuid(index: usize) -> TorchResult<Vec<u8>> {
+    // SAFETY: `out` receives a new object.
+    bytes(|out| unsafe { ddp_cuda_uuid(index as i64, out) })
+}
+
+pub(crate) fn cuda_free_bytes(index: usize) -> TorchResult<u64> {
+    let mut bytes = 0;
+    // SAFETY: `bytes` outlives the call.
+    check(unsafe { ddp_cuda_free_bytes(index as i64, &raw mut bytes) })?;
+    Ok(bytes)
+}
+
+/// A trainable leaf that the loss depends on and that no wrapper of this process knows.
+pub(crate) fn unwatched_leaf(loss: &Tensor) -> TorchResult<Option<Tensor>> {
+    // SAFETY: a live tensor; `out` receives a new one or null.
+    made_tensor(|out| unsafe { ddp_unwatched_leaf(raw(loss), out) })
+}
+
+/// One step of SGD over all parameters that have a gradient. `momentum_buffers` is empty or of
+/// the same length.
+pub(crate) fn fused_sgd(
+    params: &[Tensor],
+    momentum_buffers: &[Tensor],
+    config: &SgdConfig,
+    is_first_step: bool,
+) -> TorchResult<()> {
+    let has_buffers = !momentum_buffers.is_empty();
+    assert!(!has_buffers || momentum_buffers.len() == params.len(), "one buffer per parameter");
+    let (params, buffers) = (raws(params), raws(momentum_buffers));
+    let SgdConfig { lr, momentum, dampening, weight_decay, nesterov } = *config;
+    let raw = RawSgd { lr, momentum, dampening, weight_decay, nesterov, is_first_step };
+    let buffers = if has_buffers { buffers.as_ptr() } else { null() };
+    // SAFETY: the lists have the lengths given and outlive the call.
+    check(unsafe { ddp_fused_sgd(params.as_ptr(), buffers, params.len(), &raw const raw) })
+}
+
+/// One step of AdamW over all parameters that have a gradient; all lists are of equal length.
+pub(crate) fn fused_adamw(
+    params: &[Tensor],
+    averages: &[Tensor],
+    squares: &[Tensor],
+    steps: &[Tensor],
+    config: &AdamWConfig,
+) -> TorchResult<()> {
+    let n = params.len();
+    assert!([averages, squares, steps].iter().all(|list| list.len() == n), "one state each");
+    let [params, averages, squares, steps] = [params, averages, squares, steps].map(raws);
+    let AdamWConfig { lr, beta1, beta2, eps, weight_decay } = *config;
+    let raw = RawAdamW { lr, beta1, beta2, eps, weight_decay };
+    // SAFETY: the lists have length `n` and outlive the call.
+    check(unsafe {
+        let (params, averages) = (params.as_ptr(), averages.as_ptr());
+        ddp_fused_adamw(params, averages, squares.as_ptr(), steps.as_ptr(), n, &raw const raw)
+    })
+}
+
+/// Makes a bucket's result once its collective has ended.
+pub(crate) type Finish = Box<dyn FnOnce() -> Result<Tensor, String> + Send>;
+
+/// A bucket's reduction, as a hook started it.
+pub(crate) enum Started {
+    Done(Tensor),
+    Pending(Work, Finish),
+}
+
+/// A communication hook; called from the threads that run the backward pass.
+pub(crate) trait Hook: Send {
+    fn start(&self, gradients: Tensor, index: usize, is_last: bool) -> Result<Started, String>;
+}
+
+/// Runs Rust code that C++ called: neither errors nor panics may unwind into it.
+fn called_back(body: impl FnOnce() -> Result<(), String>) -> *mut RawError {
+    let text = match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => return null_mut(),
+        Ok(Err(text)) => text,
+        Err(_) => "the communication hook panicked".to_owned(),
+    };
+    // SAFETY: the text is valid for its length during the call.
+    unsafe { ddp_error_new(text.as_ptr(), text.len()) }
+}
+
+extern "C" fn hook_start(
+    context: *mut c_void,
+    gradients: RawTensor,
+    index: usize,
+    is_last: bool,
+    started: *mut RawStarted,
+) -> *mut RawError {
+    called_back(|| {
+        // SAFETY: `context` is the box that `register_hook` gave away, alive until `drop_context`;
+        // the tensor is new and given to us.
+        let (hook, gradients) =
+            unsafe { (&*context.cast::<Box<dyn Hook>>(), Tensor::from_ptr(gradients)) };
+        let mut out = RawStarted { result: null_mut(), work: null_mut(), continuation: null_mut() };
+        match hook.start(gradients, index, is_last)? {
+            Started::Done(tensor) => out.result = into_raw(tensor),
+            Started::Pending(work, finish) => {
+                out.work = work.0.as_ptr();
+                std::mem::forget(work);
+                out.continuation = Box::into_raw(Box::new(finish)).cast();
+            }
+        }
+        // SAFETY: `started` is valid for writing during the call.
+        unsafe { started.write(out) };
+        Ok(())
+    })
+}
+
+extern "C" fn hook_finish(continuation: *mut c_void, result: *mut RawTensor) -> *mut RawError {
+    called_back(|| {
+        // SAFETY: the continuation is the box that `hook_start` gave away, consumed once, here or
+        // in `hook_drop_continuation`.
+        let finish = unsafe { Box::from_raw(continuation.cast::<Finish>()) };
+        let tensor = into_raw(finish()?);
+        // SAFETY: `result` is valid for writing during the call.
+        unsafe { result.write(tensor) };
+        Ok(())
+    })
+}
+
+extern "C" fn hook_drop_continuation(continuation: *mut c_void) {
+    // SAFETY: as for `hook_finish`. A panic in a destructor must not unwind into C++.
+    let finish = unsafe { Box::from_raw(continuation.cast::<Finish>()) };
+    let _ = catch_unwind(AssertUnwindSafe(|| drop(finish)));
+}
+
+extern "C" fn hook_drop_context(context: *mut c_void) {
+    // SAFETY: the box that `register_hook` gave away, freed once.
+    let hook = unsafe { Box::from_raw(context.cast::<Box<dyn Hook>>()) };
+    let _ = catch_unwind(AssertUnwindSafe(|| drop(hook)));
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use crate::error::{CollectiveError, Error, Result};
 pub use crate::ffi::ReduceOp;
 use crate::ffi::{self, Listen, Store, TorchError, TorchResult};
 use crate::launch::{Launch, Meeting, is_loopback};
-use crate::peers::{Peers, Verdict};
+use crate::peers::{Host, Peers, Verdict};
 use crate::record::record_panics;
 
 /// How the ranks talk to each other.
@@ -64,12 +64,35 @@ struct Shared {
     peers: Peers,
     group: Mutex<ffi::Group>,
     failure: Mutex<Option<CollectiveError>>,
+    place: Place,
+    device: Device,
+    /// CUDA tensors go over NCCL.
+    over_nccl: bool,
+    timeout: Duration,
+    meeting: StoreCorner,
+    n_subgroups: AtomicU64,
+}
+
+/// This rank among the others.
+#[derive(Debug, Clone)]
+struct Place {
+    /// Within the group.
     rank: usize,
     local_rank: usize,
-    world_size: usize,
-    device: Device,
-    timeout: Duration,
-    _store: Arc<Store>,
+    local_world_size: usize,
+    /// The global ranks of the group's ranks, in order.
+    globals: Vec<usize>,
+    /// All ranks of the launch.
+    is_whole: bool,
+}
+
+/// The part of the store that belongs to a group, and how its ranks reach each other.
+#[derive(Debug, Clone)]
+struct StoreCorner {
+    store: Arc<Store>,
+    prefix: String,
+    listen: Listen,
+    host: Host,
 }
 
 impl ProcessGroup {
@@ -90,27 +113,39 @@ impl ProcessGroup {
         let group = join(launch, &options, device).map_err(failed)?;
         // Connected to all is not yet: all are connected.
         group.barrier()?;
+        group.refuse_shared_gpus()?;
         Ok(group)
     }
 
     /// This rank, `0..world_size`.
     pub fn rank(&self) -> usize {
-        self.shared.rank
+        self.shared.place.rank
     }
 
     /// The rank among the processes on this node.
     pub fn local_rank(&self) -> usize {
-        self.shared.local_rank
+        self.shared.place.local_rank
     }
 
     /// The number of ranks.
     pub fn world_size(&self) -> usize {
-        self.shared.world_size
+        self.shared.place.globals.len()
     }
 
     /// Whether this is rank 0, the one that prints and saves.
     pub fn is_main(&self) -> bool {
-        self.shared.rank == 0
+        self.shared.place.rank == 0
+    }
+
+    /// The number of ranks on this node.
+    pub fn local_world_size(&self) -> usize {
+        self.shared.place.local_world_size
+    }
+
+    /// The rank among all processes of the launch; another than [`rank`](ProcessGroup::rank) in a
+    /// [`subgroup`](ProcessGroup::subgroup).
+    pub fn global_rank(&self) -> usize {
+        self.shared.place.globals[self.shared.place.rank]
     }
 
     /// This rank's device: its GPU by local rank, or the CPU.
@@ -200,6 +235,11 @@ impl ProcessGroup {
     /// # Errors
     /// A rank failed or did not come within the timeout.
     pub fn barrier(&self) -> Result<()> {
+        if self.shared.over_nccl {
+            // Of the CPU's, so that it also waits for ranks whose GPU has nothing to do.
+            let nothing = Tensor::from_slice(&[0u8]);
+            return self.complete("barrier", |group| group.all_reduce(&nothing, ReduceOp::Sum));
+        }
         self.complete("barrier", ffi::Group::barrier)
     }
 
@@ -214,6 +254,98 @@ impl ProcessGroup {
         let done = self.lock_group().monitored_barrier(timeout);
         drop(inside);
         done.map_err(|error| self.failed("monitored_barrier", &error))
+    }
+
+    /// A group of some of this group's ranks, in the order given. A collective: all ranks of this
+    /// group call it with the same list; those not in it get `None`.
+    ///
+    /// # Errors
+    /// On all ranks alike: the list is empty, names a rank twice or one that is not there, or
+    /// differs between ranks. A rank failed.
+    pub fn subgroup(&self, ranks: &[usize]) -> Result<Option<Self>> {
+        let text = format!("{ranks:?}");
+        let lists = self.all_gather_bytes(text.as_bytes())?;
+        if let Some(rank) = lists.iter().position(|list| *list != lists[0]) {
+            return Err(Error::Disagreement(format!(
+                "subgroup of {} on rank 0 but of {} on rank {rank}; call it with the same list \
+                 everywhere",
+                String::from_utf8_lossy(&lists[0]),
+                String::from_utf8_lossy(&lists[rank])
+            )));
+        }
+        let mut sorted = ranks.to_vec();
+        sorted.sort_unstable();
+        sorted.dedup();
+        if ranks.is_empty()
+            || sorted.len() != ranks.len()
+            || sorted.last() >= Some(&self.world_size())
+        {
+            return Err(Error::Argument(format!(
+                "subgroup of {ranks:?}: give at least one of the ranks 0..{}, each once",
+                self.world_size()
+            )));
+        }
+        let number = self.shared.n_subgroups.fetch_add(1, Ordering::Relaxed);
+        self.part_of_group(ranks, &format!("sub{number}"))
+    }
+
+    /// Splits the group into groups of the ranks that give the same `color`, each in the order of
+    /// their ranks. A collective.
+    ///
+    /// # Errors
+    /// A rank failed.
+    pub fn split(&self, color: usize) -> Result<Self> {
+        let colors = self.all_gather(&Tensor::from_slice(&[color as i64]))?;
+        let same = |rank: &usize| colors[*rank].int64_value(&[0]) == color as i64;
+        let ranks: Vec<usize> = (0..self.world_size()).filter(same).collect();
+        let number = self.shared.n_subgroups.fetch_add(1, Ordering::Relaxed);
+        let part = self.part_of_group(&ranks, &format!("split{number}/{color}"))?;
+        part.ok_or_else(|| Error::Argument("a rank is always in its own part".to_owned()))
+    }
+
+    fn part_of_group(&self, ranks: &[usize], name: &str) -> Result<Option<Self>> {
+        let Shared { place, meeting, device, over_nccl, timeout, .. } = &*self.shared;
+        let Some(rank) = ranks.iter().position(|rank| *rank == place.rank) else { return Ok(None) };
+        let globals: Vec<usize> = ranks.iter().map(|rank| place.globals[*rank]).collect();
+        let world_size = globals.len();
+        let place = Place { rank, globals, is_whole: false, ..place.clone() };
+        let prefix = format!("{}/{name}", meeting.prefix);
+        let corner = StoreCorner { prefix, ..meeting.clone() };
+        let group = connect(place, corner, (*device, *over_nccl), *timeout)
+            .map_err(|reason| Error::Init { rank, world_size, reason })?;
+        group.barrier()?;
+        Ok(Some(group))
+    }
+
+    /// The sum of `tensor` over the ranks, as a new tensor through which gradients flow: the
+    /// gradient of the input is the sum of the ranks' gradients of the output. Its backward pass is
+    /// a collective too.
+    ///
+    /// # Errors
+    /// A rank failed.
+    pub fn all_reduce_differentiable(&self, tensor: &Tensor) -> Result<Tensor> {
+        self.differentiable("all_reduce", |group| group.all_reduce_differentiable(tensor))
+    }
+
+    /// The tensors of all ranks, which must have the same shape, stacked on a new first dimension;
+    /// gradients flow back to the rank each came from. Its backward pass is a collective too.
+    ///
+    /// # Errors
+    /// A rank failed.
+    pub fn all_gather_differentiable(&self, tensor: &Tensor) -> Result<Tensor> {
+        self.differentiable("all_gather", |group| group.all_gather_differentiable(tensor))
+    }
+
+    fn differentiable(
+        &self,
+        operation: &'static str,
+        call: impl FnOnce(&ffi::Group) -> TorchResult<Tensor>,
+    ) -> Result<Tensor> {
+        self.usable()?;
+        let inside = self.shared.peers.enter(operation);
+        let result = call(&self.lock_group());
+        drop(inside);
+        result.map_err(|error| self.refused(operation, error))
     }
 
     /// The bytes of all ranks, in rank order; lengths may differ.
@@ -280,7 +412,8 @@ impl ProcessGroup {
     pub(crate) fn give_up(&self, reason: &str) {
         self.peers().accuse_self(reason);
         let diagnosis = format!("this rank gave up before: {reason}");
-        let _ = self.poison("an earlier call", vec![self.rank()], diagnosis, "-".to_owned());
+        let culprits = vec![self.global_rank()];
+        let _ = self.poison("an earlier call", culprits, diagnosis, "-".to_owned());
     }
 
     fn poison(
@@ -292,14 +425,37 @@ impl ProcessGroup {
     ) -> Error {
         let error = CollectiveError {
             operation: operation.to_owned(),
-            rank: self.rank(),
+            rank: self.global_rank(),
             step: self.peers().step(),
             culprits,
             diagnosis,
             message,
         };
+        self.lock_group().set_failed();
         let mut failure = self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner);
         Error::Collective(failure.get_or_insert(error).clone())
+    }
+
+    /// NCCL cannot work with two ranks on one GPU, and says so obscurely.
+    fn refuse_shared_gpus(&self) -> Result<()> {
+        let (true, Device::Cuda(index)) = (self.shared.over_nccl, self.device()) else {
+            return Ok(());
+        };
+        let uuid = ffi::cuda_uuid(index).map_err(|TorchError(message)| Error::Torch {
+            what: "identifying the GPU".to_owned(),
+            message,
+        })?;
+        let all = self.all_gather_bytes(&uuid)?;
+        let twice = (0..all.len()).find_map(|rank| {
+            let first = all.iter().position(|other| *other == all[rank])?;
+            (first < rank).then_some((first, rank))
+        });
+        let Some((first, second)) = twice else { return Ok(()) };
+        let reason = format!(
+            "ranks {first} and {second} are on the same GPU, which NCCL cannot do; start one rank \
+             per GPU and let each take the GPU of its local rank, or use `Backend::Gloo`"
+        );
+        Err(Error::Init { rank: self.rank(), world_size: self.world_size(), reason })
     }
 
     pub(crate) fn start(
@@ -441,6 +597,11 @@ impl Work {
     pub(crate) fn raw(&self) -> Option<&ffi::Work> {
         self.running.as_ref()
     }
+
+    /// Gives the work to c10d, which waits for it.
+    pub(crate) fn into_raw(mut self) -> Option<ffi::Work> {
+        self.running.take()
+    }
 }
 
 impl Drop for Work {
@@ -456,72 +617,107 @@ impl Drop for Work {
     }
 }
 
-/// The device of this rank, made the current one.
-fn pick_device(launch: &Launch, backend: Backend) -> Result<Device, String> {
-    if backend == Backend::Nccl {
+/// The device of this rank, made the current one, and whether its tensors go over NCCL.
+fn pick_device(launch: &Launch, backend: Backend) -> Result<(Device, bool), String> {
+    let has_nccl = cfg!(feature = "nccl");
+    if backend == Backend::Nccl && !has_nccl {
         return Err("this build of tch-ddp has no NCCL; use `Backend::Gloo`, or build with \
                     feature `nccl` and a CUDA libtorch"
             .to_owned());
     }
     let n_gpus = usize::try_from(tch::Cuda::device_count()).unwrap_or(0);
-    if backend == Backend::Gloo || n_gpus == 0 || !tch::Cuda::is_available() {
-        return Ok(Device::Cpu);
+    let has_gpus = n_gpus > 0 && tch::Cuda::is_available();
+    if backend == Backend::Nccl && !has_gpus {
+        return Err("NCCL needs a GPU, and this node has none that libtorch can use; use \
+                    `Backend::Gloo` for the CPU"
+            .to_owned());
     }
-    if launch.local_rank() >= n_gpus {
+    if backend == Backend::Gloo || !has_gpus {
+        return Ok((Device::Cpu, false));
+    }
+    let index = launch.local_rank();
+    if index >= n_gpus {
         return Err(format!(
-            "local rank {} has no GPU of its own: this node has {n_gpus}; start at most one rank \
-             per GPU, or use `Backend::Gloo` for the CPU",
-            launch.local_rank()
+            "local rank {index} has no GPU of its own: this node has {n_gpus}; start at most one \
+             rank per GPU, or use `Backend::Gloo` for the CPU"
         ));
     }
-    Ok(Device::Cuda(launch.local_rank()))
+    ffi::cuda_set_device(index).map_err(|error| format!("GPU {index}: {}", error.0))?;
+    Ok((Device::Cuda(index), has_nccl))
 }
 
 /// Groups of this process so far: each has its own corner of the store, in the same order on
 /// every rank.
 static N_GROUPS: AtomicU64 = AtomicU64::new(0);
 
-fn join(launch: &Launch, options: &GroupOptions, device: Device) -> Result<ProcessGroup, String> {
+fn join(
+    launch: &Launch,
+    options: &GroupOptions,
+    device: (Device, bool),
+) -> Result<ProcessGroup, String> {
     let number = N_GROUPS.fetch_add(1, Ordering::Relaxed);
-    let (rank, world_size) = (launch.rank(), launch.world_size());
-    let (store, restart) = match launch.meeting().filter(|_| world_size > 1) {
-        None => (Arc::new(Store::local().map_err(|e| e.0)?), 0),
-        Some(meeting) => (meet(launch, meeting, options.timeout)?, meeting.restart),
+    let world_size = launch.world_size();
+    let meeting = launch.meeting().filter(|_| world_size > 1);
+    let store = match meeting {
+        None => Arc::new(Store::local().map_err(|e| e.0)?),
+        Some(meeting) => meet(launch, meeting, options.timeout)?,
+    };
+    let restart = meeting.map_or(0, |meeting| meeting.restart);
+    let host = match meeting {
+        Some(meeting) if meeting.kept_by_launcher => Host::Launcher,
+        _ => Host::Rank(0),
     };
     let prefix = format!("tch_ddp/{restart}/{number}");
-    let of_group = |store: &Store, part: &str| {
+    let corner = StoreCorner { store, prefix, listen: listen_address(launch), host };
+    let place = Place {
+        rank: launch.rank(),
+        local_rank: launch.local_rank(),
+        local_world_size: launch.local_world_size(),
+        globals: (0..world_size).collect(),
+        is_whole: true,
+    };
+    connect(place, corner, device, options.timeout)
+}
+
+/// Connects the ranks that share a corner of the store.
+fn connect(
+    place: Place,
+    meeting: StoreCorner,
+    (device, over_nccl): (Device, bool),
+    timeout: Duration,
+) -> Result<ProcessGroup, String> {
+    let nccl_device = match device {
+        Device::Cuda(index) if over_nccl => Some(index),
+        _ => None,
+    };
+    let (rank, world_size) = (place.rank, place.globals.len());
+    let StoreCorner { store, prefix, listen, host } = &meeting;
+    let part = |store: &Store, part: &str| {
         store.prefixed(&format!("{prefix}/{part}")).map_err(|error| error.0)
     };
     let connection = if world_size == 1 {
         None
     } else {
         let other = store.another_connection().map_err(|error| error.0)?;
-        Some(of_group(&other, "peers")?)
+        Some(part(&other, "peers")?)
     };
-    let listen = listen_address(launch);
-    let group_store = of_group(&store, "gloo")?;
-    let group = ffi::Group::gloo(
-        &group_store,
-        rank,
-        world_size,
-        options.timeout,
-        &listen,
-        &format!("tch_ddp_{number}"),
-    )
-    .map_err(|error| not_all_came(&error, options.timeout))?;
-    let host_is_launcher = launch.meeting().is_some_and(|meeting| meeting.kept_by_launcher);
-    let peers_store = Arc::new(of_group(&store, "peers")?);
-    let peers = Peers::new(rank, world_size, peers_store, connection, host_is_launcher);
+    let group_store = part(store, "gloo")?;
+    let places = (rank, world_size);
+    let group = ffi::Group::new(&group_store, places, timeout, listen, prefix, nccl_device)
+        .map_err(|error| not_all_came(&error, timeout))?;
+    let peers_store = Arc::new(part(store, "peers")?);
+    let (globals, is_whole) = (place.globals.clone(), place.is_whole);
+    let peers = Peers::new(rank, globals, is_whole, peers_store, connection, *host);
     let shared = Shared {
-        group: Mutex::new(group),
         peers,
+        group: Mutex::new(group),
         failure: Mutex::new(None),
-        rank,
-        local_rank: launch.local_rank(),
-        world_size,
+        place,
         device,
-        timeout: options.timeout,
-        _store: store,
+        over_nccl,
+        timeout,
+        meeting,
+        n_subgroups: AtomicU64::new(0),
     };
     Ok(ProcessGroup { shared: Arc::new(shared) })
 }

@@ -7,7 +7,7 @@
 //! what was found; `seen/<rank>` that the verdict arrived.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -84,17 +84,19 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// This rank's link to the others outside of collectives; inert in a world of one.
+/// Who keeps the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Host {
+    /// This global rank.
+    Rank(usize),
+    /// `torchrun`, which outlives the ranks.
+    Launcher,
+}
+
+/// This rank's line to the others outside of collectives; inert in a world of one.
 #[derive(Debug)]
 pub(crate) struct Peers {
-    rank: usize,
-    world_size: usize,
-    /// This process keeps the store.
-    is_host: bool,
-    /// The launcher keeps it.
-    host_is_launcher: bool,
-    store: Arc<Store>,
-    status: Arc<Status>,
+    link: Arc<Link>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -103,10 +105,11 @@ impl Peers {
     /// answering thread (`None` in a world of one).
     pub(crate) fn new(
         rank: usize,
-        world_size: usize,
+        globals: Vec<usize>,
+        is_whole: bool,
         store: Arc<Store>,
         connection: Option<Store>,
-        host_is_launcher: bool,
+        host: Host,
     ) -> Self {
         let status = Arc::new(Status::new());
         let thread = connection.and_then(|connection| {
@@ -116,53 +119,132 @@ impl Peers {
                 .spawn(move || answer_roll_call(rank, &connection, &status))
                 .ok()
         });
-        let is_host = rank == 0 && !host_is_launcher && world_size > 1;
-        Self { rank, world_size, is_host, host_is_launcher, store, status, thread }
+        let is_lost = AtomicBool::new(false);
+        let link = Arc::new(Link { rank, globals, is_whole, host, store, status, is_lost });
+        Self { link, thread }
     }
 
     pub(crate) fn step(&self) -> u64 {
-        self.status.step.load(Ordering::Relaxed)
+        self.link.step()
     }
 
-    pub(crate) fn count_step(&self) {
-        self.status.step.fetch_add(1, Ordering::Relaxed);
+    /// Notes how many steps the wrapper that is furthest has done.
+    pub(crate) fn note_step(&self, step: u64) {
+        self.link.status.step.fetch_max(step, Ordering::Relaxed);
     }
 
     /// Notes that this rank is inside `operation` until the guard is dropped.
     pub(crate) fn enter(&self, operation: &str) -> Inside<'_> {
-        *lock(&self.status.operation) = (operation.to_owned(), Instant::now());
-        Inside(&self.status)
+        *lock(&self.link.status.operation) = (operation.to_owned(), Instant::now());
+        Inside(&self.link.status)
     }
 
     /// Finds out who is to blame for a failed collective; the same verdict on all ranks that can
     /// still be reached. Takes seconds at most.
     pub(crate) fn investigate(&self, operation: &str) -> Verdict {
-        if let Some(verdict) = self.known_verdict() {
+        if let Some(verdict) = self.link.known_verdict() {
             return verdict;
         }
-        if self.world_size == 1 {
+        if self.link.is_alone() {
             let diagnosis = "there is no other rank".to_owned();
             return Verdict { culprits: Vec::new(), diagnosis };
         }
         let _inside = self.enter(operation);
-        let verdict = self.find_verdict().unwrap_or_else(|| self.host_is_gone());
-        *lock(&self.status.verdict) = Some(verdict.clone());
+        let reporter = self.within(ROLL_CALL_TIMEOUT, Link::elect).flatten();
+        let found = reporter.and_then(|reporter| {
+            let limit = VERDICT_TIMEOUT + ROLL_CALL_TIMEOUT;
+            self.within(limit, move |link| link.find_verdict(reporter)).flatten()
+        });
+        let verdict = found.unwrap_or_else(|| self.link.host_is_gone());
+        *lock(&self.link.status.verdict) = Some(verdict.clone());
         verdict
     }
 
     /// Tells the others that this rank gives up, and why. A verdict that is already there stays.
     pub(crate) fn accuse_self(&self, reason: &str) {
-        if self.world_size == 1 || self.known_verdict().is_some() {
+        let link = &self.link;
+        if link.is_alone() || link.known_verdict().is_some() {
             return;
         }
-        let verdict = Verdict {
-            culprits: vec![self.rank],
-            diagnosis: format!("rank {} gave up: {reason}", self.rank),
-        };
-        *lock(&self.status.verdict) = Some(verdict.clone());
-        if self.elect() == Some(self.rank) {
-            self.publish(&verdict);
+        let own = link.globals[link.rank];
+        let diagnosis = format!("rank {own} gave up: {reason}");
+        let verdict = Verdict { culprits: vec![own], diagnosis };
+        *lock(&link.status.verdict) = Some(verdict.clone());
+        self.within(ROLL_CALL_TIMEOUT, move |link| {
+            if link.elect() == Some(link.rank) {
+                link.publish(&verdict);
+            }
+        });
+    }
+
+    /// Runs `talk` on a thread of its own, because over a broken network, or with the rank stopped
+    /// that keeps the store, each of the store's calls would block for minutes. `None`: it did
+    /// block, and the store is not asked again.
+    fn within<T: Send + 'static>(
+        &self,
+        limit: Duration,
+        talk: impl FnOnce(&Link) -> T + Send + 'static,
+    ) -> Option<T> {
+        if self.link.is_lost.load(Ordering::Relaxed) {
+            return None;
         }
+        let (sender, receiver) = mpsc::channel();
+        let link = Arc::clone(&self.link);
+        let talking = std::thread::Builder::new().name("tch-ddp-store".to_owned());
+        talking.spawn(move || sender.send(talk(&link))).ok()?;
+        let answer = receiver.recv_timeout(limit).ok();
+        self.link.is_lost.store(answer.is_none(), Ordering::Relaxed);
+        answer
+    }
+}
+
+impl Drop for Peers {
+    fn drop(&mut self) {
+        let reached = self.link.is_alone() || {
+            let panicked = std::thread::panicking();
+            let limit = FAREWELL_TIMEOUT + ROLL_CALL_TIMEOUT;
+            self.within(limit, move |link| link.say_goodbye(panicked)).is_some()
+        };
+        // Where the store cannot be reached, the thread waits for it and ends with the process.
+        if let Some(thread) = self.thread.take().filter(|_| reached) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What a rank needs to talk to the others through the store.
+#[derive(Debug)]
+struct Link {
+    /// This rank within the group.
+    rank: usize,
+    /// The global ranks of the group's ranks, by which people know them.
+    globals: Vec<usize>,
+    /// The group is that of all ranks, whose end is the end of the program.
+    is_whole: bool,
+    host: Host,
+    store: Arc<Store>,
+    status: Arc<Status>,
+    /// The store did not answer in time.
+    is_lost: AtomicBool,
+}
+
+impl Link {
+    fn is_alone(&self) -> bool {
+        self.globals.len() == 1
+    }
+
+    /// This process keeps the store and is about to end.
+    fn takes_the_store_along(&self) -> bool {
+        self.is_whole && self.host == Host::Rank(self.globals[self.rank])
+    }
+
+    fn others(&self) -> impl Iterator<Item = usize> + use<> {
+        let own = self.rank;
+        (0..self.globals.len()).filter(move |rank| *rank != own)
+    }
+
+    fn step(&self) -> u64 {
+        self.status.step.load(Ordering::Relaxed)
     }
 
     fn known_verdict(&self) -> Option<Verdict> {
@@ -175,10 +257,10 @@ impl Peers {
         self.store.compare_set("reporter", "", &own).ok()?.parse().ok()
     }
 
-    fn find_verdict(&self) -> Option<Verdict> {
+    fn find_verdict(&self, reporter: usize) -> Option<Verdict> {
         let answer = json(&self.status.answer());
         self.store.set(&format!("alive/{}", self.rank), answer.as_bytes()).ok()?;
-        if self.elect()? == self.rank {
+        if reporter == self.rank {
             let verdict = self.call_roll()?;
             self.publish(&verdict);
             return Some(verdict);
@@ -193,30 +275,28 @@ impl Peers {
 
     /// Asks every other rank what it is doing and waits for the answers.
     fn call_roll(&self) -> Option<Verdict> {
-        let others: Vec<usize> = (0..self.world_size).filter(|rank| *rank != self.rank).collect();
-        for rank in &others {
+        for rank in self.others() {
             self.store.set(&format!("mail/{rank}"), b"roll call").ok()?;
         }
         let deadline = Instant::now() + ROLL_CALL_TIMEOUT;
         let mut silent = Vec::new();
         let mut left = Vec::new();
         let mut outside = Vec::new();
-        for rank in others {
+        for rank in self.others() {
+            let global = self.globals[rank];
             if self.store.check(&format!("left/{rank}")).ok()? {
-                left.push((
-                    rank,
-                    parse::<Farewell>(&self.store.get(&format!("left/{rank}")).ok()?)?,
-                ));
+                let farewell = self.store.get(&format!("left/{rank}")).ok()?;
+                left.push((global, parse::<Farewell>(&farewell)?));
                 continue;
             }
             let key = format!("alive/{rank}");
             if !self.poll(&key, deadline)? {
-                silent.push(rank);
+                silent.push(global);
                 continue;
             }
             let answer: Answer = parse(&self.store.get(&key).ok()?)?;
             if answer.operation.is_empty() {
-                outside.push((rank, answer));
+                outside.push((global, answer));
             }
         }
         Some(judge(&silent, &left, &outside))
@@ -226,7 +306,7 @@ impl Peers {
         if self.store.set("verdict", json(verdict).as_bytes()).is_err() {
             return;
         }
-        for rank in (0..self.world_size).filter(|rank| *rank != self.rank) {
+        for rank in self.others() {
             let _ = self.store.set(&format!("mail/{rank}"), b"verdict");
         }
     }
@@ -235,22 +315,24 @@ impl Peers {
         if let Some(verdict) = self.known_verdict() {
             return verdict;
         }
-        if self.host_is_launcher {
+        let Host::Rank(host) = self.host else {
             let diagnosis = "the launcher, which keeps the ranks' store, is gone".to_owned();
             return Verdict { culprits: Vec::new(), diagnosis };
-        }
-        let diagnosis = match &*lock(&self.status.host_left) {
-            Some(farewell) => ended(0, farewell),
-            None => "rank 0, which keeps the ranks' store, died or cannot be reached".to_owned(),
         };
-        Verdict { culprits: vec![0], diagnosis }
+        let diagnosis = match &*lock(&self.status.host_left) {
+            Some(farewell) => ended(host, farewell),
+            None => {
+                format!("rank {host}, which keeps the ranks' store, died or cannot be reached")
+            }
+        };
+        Verdict { culprits: vec![host], diagnosis }
     }
 
     /// Waits, a short while, until the given key of every other innocent rank is set.
     fn linger(&self, key: &str) {
         let deadline = Instant::now() + FAREWELL_TIMEOUT;
         let culprits = self.known_verdict().map(|verdict| verdict.culprits).unwrap_or_default();
-        for rank in (0..self.world_size).filter(|r| *r != self.rank && !culprits.contains(r)) {
+        for rank in self.others().filter(|rank| !culprits.contains(&self.globals[*rank])) {
             if self.poll(&format!("{key}/{rank}"), deadline) != Some(true) {
                 return;
             }
@@ -270,30 +352,22 @@ impl Peers {
             std::thread::sleep(Duration::from_millis(20));
         }
     }
-}
 
-impl Drop for Peers {
-    fn drop(&mut self) {
-        if self.world_size > 1 {
-            let farewell = Farewell { step: self.step(), panicked: std::thread::panicking() };
-            let farewell = json(&farewell);
-            let _ = self.store.set(&format!("left/{}", self.rank), farewell.as_bytes());
-            if self.is_host {
-                for rank in 1..self.world_size {
-                    let text = format!("host left {farewell}");
-                    let _ = self.store.set(&format!("mail/{rank}"), text.as_bytes());
-                }
-                // Without the store the others could neither read the verdict nor say goodbye.
-                let failed = self.known_verdict().is_some();
-                self.linger(if failed { "seen" } else { "left" });
+    /// Tells the others that, and how, this rank ends, and wakes the answering thread to end too.
+    fn say_goodbye(&self, panicked: bool) {
+        let farewell = json(&Farewell { step: self.step(), panicked });
+        let _ = self.store.set(&format!("left/{}", self.rank), farewell.as_bytes());
+        if self.takes_the_store_along() {
+            for rank in self.others() {
+                let text = format!("host left {farewell}");
+                let _ = self.store.set(&format!("mail/{rank}"), text.as_bytes());
             }
+            // Without the store the others could neither read the verdict nor say goodbye.
+            let failed = self.known_verdict().is_some();
+            self.linger(if failed { "seen" } else { "left" });
         }
-        if let Some(thread) = self.thread.take() {
-            self.status.stopping.store(true, Ordering::Relaxed);
-            // Wakes the thread; if the store is gone it has ended already.
-            let _ = self.store.set(&format!("mail/{}", self.rank), b"stop");
-            let _ = thread.join();
-        }
+        self.status.stopping.store(true, Ordering::Relaxed);
+        let _ = self.store.set(&format!("mail/{}", self.rank), b"stop");
     }
 }
 

@@ -3,8 +3,10 @@
 
 use tch::Tensor;
 
+use crate::error::Result;
 use crate::ffi;
 use crate::group::ProcessGroup;
+use crate::plan::BatchPlan;
 
 /// Shares out `len` samples over the ranks, in batches of indices.
 ///
@@ -20,6 +22,7 @@ pub struct DistributedSampler {
     shuffle: bool,
     seed: u64,
     drop_last: bool,
+    plan: Option<BatchPlan>,
 }
 
 impl DistributedSampler {
@@ -42,7 +45,16 @@ impl DistributedSampler {
             shuffle: true,
             seed: 0,
             drop_last: false,
+            plan: None,
         }
+    }
+
+    /// Shares out each step's samples by a plan: every step takes the plan's global batch from the
+    /// (shuffled) list, and each rank its own number of them, in rank order. All ranks have the same
+    /// number of steps, and an epoch means the same on all of them.
+    pub fn with_plan(len: usize, plan: &BatchPlan) -> Self {
+        let sampler = Self::with_replicas(len, plan.sizes().len(), 0).batch_size(plan.own());
+        Self { plan: Some(plan.clone()), ..sampler }
     }
 
     /// Samples per batch on this rank; the last batch of an epoch may be smaller. Zero counts as 1.
@@ -73,8 +85,11 @@ impl DistributedSampler {
         self
     }
 
-    /// Samples of an epoch on this rank, the same on all.
+    /// Samples of an epoch on this rank; without a plan the same on all.
     pub fn n_samples(&self) -> usize {
+        if let Some(plan) = &self.plan {
+            return self.n_planned_steps(plan) * plan.own();
+        }
         let (n, replicas) = (self.n_samples_total, self.n_replicas);
         if self.drop_last && n % replicas != 0 {
             // ceil((n - replicas) / replicas), which is 0 for fewer samples than ranks.
@@ -94,6 +109,15 @@ impl DistributedSampler {
         self.n_samples() == 0
     }
 
+    /// Steps of an epoch with a plan.
+    fn n_planned_steps(&self, plan: &BatchPlan) -> usize {
+        if self.drop_last {
+            self.n_samples_total / plan.global_batch()
+        } else {
+            self.n_samples_total.div_ceil(plan.global_batch())
+        }
+    }
+
     /// The indices this rank reads in the given epoch, in order.
     ///
     /// # Panics
@@ -108,6 +132,13 @@ impl DistributedSampler {
             (0..n as i64).collect()
         };
         // Padding repeats the list from its start, as often as it takes.
+        if let Some(plan) = &self.plan {
+            let places = (0..self.n_planned_steps(plan)).flat_map(|step| {
+                let first = step * plan.global_batch() + plan.offset();
+                first..first + plan.own()
+            });
+            return places.map(|place| order[place % n]).collect();
+        }
         let padded = order.iter().cycle().take(self.n_samples() * self.n_replicas);
         padded.skip(self.rank).step_by(self.n_replicas).copied().collect()
     }
@@ -121,6 +152,73 @@ impl DistributedSampler {
             let end = (first + batch_size).min(indices.len());
             Tensor::from_slice(&indices[first..end])
         })
+    }
+}
+
+/// Shares out a data set for evaluation: no shuffling, no padding, every sample on exactly one rank.
+/// Ranks may have one sample more or less, so no collective belongs inside its loop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EvaluationSampler {
+    n_samples_total: usize,
+    n_replicas: usize,
+    rank: usize,
+    batch_size: usize,
+}
+
+impl EvaluationSampler {
+    /// For a data set of `len` samples and the ranks of `group`.
+    pub fn new(len: usize, group: &ProcessGroup) -> Self {
+        let (n_replicas, rank) = (group.world_size(), group.rank());
+        Self { n_samples_total: len, n_replicas, rank, batch_size: 1 }
+    }
+
+    /// Samples per batch; the last may be smaller. Zero counts as 1.
+    #[must_use]
+    pub fn batch_size(mut self, batch_size: usize) -> Self {
+        self.batch_size = batch_size.max(1);
+        self
+    }
+
+    /// The batches: Int64 tensors of indices on the CPU, of shape `[batch]`. Rank `r` of `W` reads
+    /// samples `r`, `r + W`, ….
+    pub fn batches(&self) -> impl Iterator<Item = Tensor> + use<> {
+        let indices = (self.rank as i64..self.n_samples_total as i64).step_by(self.n_replicas);
+        let batch_size = self.batch_size;
+        let indices: Vec<i64> = indices.collect();
+        (0..indices.len().div_ceil(batch_size)).map(move |batch| {
+            let first = batch * batch_size;
+            Tensor::from_slice(&indices[first..(first + batch_size).min(indices.len())])
+        })
+    }
+
+    /// The results of all ranks, each sample once, in the order of the data set. `own` holds this
+    /// rank's, one row per sample in the order of [`batches`](EvaluationSampler::batches). A
+    /// collective.
+    ///
+    /// # Errors
+    /// `own` has not one row per sample, or a rank failed.
+    pub fn gather(&self, own: &Tensor, group: &ProcessGroup) -> Result<Tensor> {
+        let n_own = (self.rank..self.n_samples_total).step_by(self.n_replicas).len() as i64;
+        let n_rows = own.size().first().copied().unwrap_or(0);
+        let outcome = if n_rows == n_own {
+            Ok(())
+        } else {
+            Err(format!("gather: {n_rows} rows for the {n_own} samples of rank {}", self.rank))
+        };
+        if let Some((_, reason)) = group.agree(outcome)? {
+            return Err(crate::Error::Argument(reason));
+        }
+        let parts = group.all_gather_ragged(own)?;
+        // Sample `i` is row `i / W` of rank `i % W`; rank `r`'s rows begin behind the others'.
+        let mut begin = vec![0i64];
+        for part in &parts {
+            begin.push(begin[begin.len() - 1] + part.size()[0]);
+        }
+        let rows: Vec<i64> = (0..self.n_samples_total)
+            .map(|sample| begin[sample % self.n_replicas] + (sample / self.n_replicas) as i64)
+            .collect();
+        let rows = Tensor::from_slice(&rows).to_device(own.device());
+        Ok(Tensor::cat(&parts, 0).index_select(0, &rows))
     }
 }
 

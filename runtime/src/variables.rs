@@ -5,8 +5,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 
-use tch::{Tensor, nn};
+use tch::{Device, Kind, Tensor, nn};
 
+use crate::checkpoint;
 use crate::error::{Error, Result};
 use crate::ffi;
 use crate::group::ProcessGroup;
@@ -64,7 +65,7 @@ pub(crate) fn agree(
     options: &[(&str, String)],
 ) -> Result<()> {
     let manifest = manifest(variables, options);
-    let hash = fnv1a(manifest.as_bytes());
+    let hash = checkpoint::fnv1a(checkpoint::FNV_START, manifest.as_bytes());
     // Two numbers settle the usual case; the manifests travel only when they differ.
     let hashes = group.all_gather(&Tensor::from_slice(&[hash as i64]))?;
     if hashes.iter().all(|other| other.int64_value(&[0]) as u64 == hash) {
@@ -86,6 +87,24 @@ pub(crate) fn agree(
          random state and hash order",
         differences.join("; ")
     )))
+}
+
+/// One number per tensor that changes with every bit of it and with their order; Int64, on the
+/// CPU. Integers wrap around, so that the result does not depend on threads.
+pub(crate) fn checksums(tensors: &[Tensor]) -> Result<Tensor> {
+    let sums = tensors.iter().map(|tensor| -> Result<Tensor> {
+        let flat = tensor.detach().contiguous().view(-1);
+        let bits = match flat.kind() {
+            Kind::Double | Kind::ComplexFloat => flat.f_view_dtype(Kind::Int64)?,
+            Kind::Float => flat.f_view_dtype(Kind::Int)?.to_kind(Kind::Int64),
+            Kind::Half | Kind::BFloat16 => flat.f_view_dtype(Kind::Int16)?.to_kind(Kind::Int64),
+            _ => flat.to_kind(Kind::Int64),
+        };
+        let places = Tensor::arange(bits.numel() as i64, (Kind::Int64, bits.device()));
+        Ok((bits * (places.remainder(65_521) + 1)).sum(Kind::Int64))
+    });
+    let sums = sums.collect::<Result<Vec<_>>>()?;
+    Ok(Tensor::stack(&sums, 0).to_device(Device::Cpu))
 }
 
 /// One line per variable and option: `kind name<TAB>description`.
@@ -141,17 +160,8 @@ fn difference(main: &str, rank: usize, other: &str) -> Option<String> {
     }
 }
 
-/// FNV-1a, 64 bits: equal on every machine and compiler.
-fn fnv1a(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-    })
-}
-
 #[cfg(test)]
 mod tests {
-    use tch::{Device, Kind};
-
     use super::*;
 
     #[test]

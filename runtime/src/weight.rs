@@ -2,10 +2,11 @@
 //! multiplied by its count and the Reducer divides by the sum of the counts, which the ranks add up
 //! in one small reduction per step.
 
-use tch::{Tensor, nn};
+use tch::Tensor;
 
 use crate::ddp::Ddp;
 use crate::error::{Error, Result};
+use crate::optim::Optimizer;
 
 /// What a rank's mean loss was divided by: rows, or valid tokens or targets; never a share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,7 +73,7 @@ impl<'a, M> Weighted<'a, M> {
     ///
     /// # Errors
     /// As for [`Weighted::backward`] and [`Ddp::backward_step`].
-    pub fn backward_step(&self, opt: &mut nn::Optimizer, loss: &Tensor) -> Result<()> {
+    pub fn backward_step(&self, opt: &mut impl Optimizer, loss: &Tensor) -> Result<()> {
         self.ddp.fused_step(opt, |_| {}, || self.backward(loss))
     }
 
@@ -82,7 +83,7 @@ impl<'a, M> Weighted<'a, M> {
     /// As for [`Weighted::backward_step`].
     pub fn backward_step_clip(
         &self,
-        opt: &mut nn::Optimizer,
+        opt: &mut impl Optimizer,
         loss: &Tensor,
         max: f64,
     ) -> Result<()> {
@@ -95,7 +96,7 @@ impl<'a, M> Weighted<'a, M> {
     /// As for [`Weighted::backward_step`].
     pub fn backward_step_clip_norm(
         &self,
-        opt: &mut nn::Optimizer,
+        opt: &mut impl Optimizer,
         loss: &Tensor,
         max: f64,
     ) -> Result<()> {

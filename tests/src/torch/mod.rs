@@ -39,7 +39,18 @@ pub struct Ranks {
     test: String,
     world_size: usize,
     timeout: Duration,
+    grace: Duration,
     value: String,
+    hosts: Option<Hosts>,
+}
+
+/// Network namespaces that stand for machines, one rank on each.
+#[derive(Debug, Clone)]
+pub struct Hosts {
+    /// Their names, in rank order.
+    pub namespaces: Vec<String>,
+    /// The address of the first one.
+    pub main_address: String,
 }
 
 /// How one rank ended.
@@ -71,7 +82,8 @@ impl Ranks {
     /// `test` is [`test_name!`](crate::test_name).
     pub fn new(test: impl Into<String>, world_size: usize) -> Self {
         let (test, value) = (test.into(), String::new());
-        Self { test, world_size, timeout: Duration::from_mins(1), value }
+        let (timeout, grace) = (Duration::from_mins(1), Duration::from_secs(15));
+        Self { test, world_size, timeout, grace, value, hosts: None }
     }
 
     /// How long the ranks may take before they are killed.
@@ -81,10 +93,24 @@ impl Ranks {
         self
     }
 
+    /// How long a rank may go on once all others have ended.
+    #[must_use]
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.grace = grace;
+        self
+    }
+
     /// A word for the ranks, as in the case to run.
     #[must_use]
     pub fn value(mut self, value: impl Into<String>) -> Self {
         self.value = value.into();
+        self
+    }
+
+    /// Runs each rank in a network namespace of its own.
+    #[must_use]
+    pub fn hosts(mut self, hosts: Hosts) -> Self {
+        self.hosts = Some(hosts);
         self
     }
 
@@ -103,6 +129,41 @@ impl Ranks {
     /// # Panics
     /// The ranks cannot be started.
     pub fn outcomes(&self, body: impl FnOnce(&Rank) -> Result<()>) -> Option<Vec<Outcome>> {
+        self.outcomes_while(body, |_| {})
+    }
+
+    /// As [`outcomes`](Ranks::outcomes); while the ranks run, the parent does `meanwhile`, which is
+    /// given their shared folder.
+    ///
+    /// # Panics
+    /// The ranks cannot be started.
+    pub fn outcomes_while(
+        &self,
+        body: impl FnOnce(&Rank) -> Result<()>,
+        meanwhile: impl FnOnce(&Path),
+    ) -> Option<Vec<Outcome>> {
+        self.outcomes_around(body, meanwhile, |_| {})
+    }
+
+    /// As [`outcomes`](Ranks::outcomes); the parent does `afterwards`, which is given the ranks'
+    /// shared folder, before it is removed.
+    ///
+    /// # Panics
+    /// The ranks cannot be started.
+    pub fn outcomes_then(
+        &self,
+        body: impl FnOnce(&Rank) -> Result<()>,
+        afterwards: impl FnOnce(&Path),
+    ) -> Option<Vec<Outcome>> {
+        self.outcomes_around(body, |_| {}, afterwards)
+    }
+
+    fn outcomes_around(
+        &self,
+        body: impl FnOnce(&Rank) -> Result<()>,
+        meanwhile: impl FnOnce(&Path),
+        afterwards: impl FnOnce(&Path),
+    ) -> Option<Vec<Outcome>> {
         match std::env::var(TEST_VARIABLE) {
             Ok(test) if test == self.test => {
                 // A case of another world size or value in the same test is not ours.
@@ -114,11 +175,18 @@ impl Ranks {
                 None
             }
             Ok(_) => None,
-            Err(_) => Some(self.start().expect("the ranks can be started")),
+            Err(_) => {
+                let outcomes = self.start(meanwhile, afterwards);
+                Some(outcomes.expect("the ranks can be started"))
+            }
         }
     }
 
-    fn start(&self) -> Result<Vec<Outcome>> {
+    fn start(
+        &self,
+        meanwhile: impl FnOnce(&Path),
+        afterwards: impl FnOnce(&Path),
+    ) -> Result<Vec<Outcome>> {
         let folder = tempfile_folder(&self.test)?;
         // Rank 0 inherits the bound socket as its standard input: the port cannot be lost.
         let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0))
@@ -129,34 +197,65 @@ impl Ranks {
         let mut running = Vec::new();
         for rank in 0..self.world_size {
             let mut command = self.command(rank, port, &folder)?;
-            match socket.take() {
+            match socket.take().filter(|_| self.hosts.is_none()) {
                 Some(socket) => command.stdin(socket).env("TCH_DDP_LISTEN_FD", "0"),
                 None => command.stdin(Stdio::null()),
             };
             running.push(Running::start(&mut command)?);
         }
-        let mut outcomes: Vec<Outcome> =
-            running.into_iter().map(|rank| rank.wait(started, self.timeout)).collect();
+        meanwhile(&folder);
+        let mut outcomes = self.wait_for(running, started);
         for (rank, outcome) in outcomes.iter_mut().enumerate() {
             // libtest is content with running nothing, should a name not match.
             outcome.ran = folder.join(format!("ran-{rank}")).exists();
         }
+        afterwards(&folder);
         std::fs::remove_dir_all(&folder)?;
         Ok(outcomes)
     }
 
+    fn wait_for(&self, mut running: Vec<Running>, started: Instant) -> Vec<Outcome> {
+        let mut others_ended = None;
+        while running.iter().any(|rank| rank.ended.is_none()) {
+            for rank in &mut running {
+                rank.look();
+            }
+            let n_running = running.iter().filter(|rank| rank.ended.is_none()).count();
+            if n_running == 1 && running.len() > 1 {
+                others_ended.get_or_insert_with(Instant::now);
+            }
+            let is_late = others_ended.is_some_and(|since: Instant| since.elapsed() > self.grace);
+            if is_late || started.elapsed() > self.timeout {
+                running.iter_mut().for_each(Running::kill);
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        running.into_iter().map(|rank| rank.outcome(started)).collect()
+    }
+
     fn command(&self, rank: usize, port: u16, folder: &Path) -> Result<Command> {
-        let mut command = Command::new(std::env::current_exe()?);
+        let program = std::env::current_exe()?;
+        let mut command = match &self.hosts {
+            None => Command::new(program),
+            Some(hosts) => {
+                let mut command = Command::new("ip");
+                command.args(["netns", "exec", &hosts.namespaces[rank]]).arg(program);
+                command
+            }
+        };
+        let (local_rank, local_world_size) =
+            if self.hosts.is_some() { (0, 1) } else { (rank, self.world_size) };
+        let address = self.hosts.as_ref().map_or("127.0.0.1", |hosts| &hosts.main_address);
         command
             .args([self.test.as_str(), "--exact", "--nocapture", "--test-threads=1"])
             .env(TEST_VARIABLE, &self.test)
             .env(FOLDER_VARIABLE, folder)
             .env(VALUE_VARIABLE, &self.value)
             .env("RANK", rank.to_string())
-            .env("LOCAL_RANK", rank.to_string())
+            .env("LOCAL_RANK", local_rank.to_string())
             .env("WORLD_SIZE", self.world_size.to_string())
-            .env("LOCAL_WORLD_SIZE", self.world_size.to_string())
-            .env("MASTER_ADDR", "127.0.0.1")
+            .env("LOCAL_WORLD_SIZE", local_world_size.to_string())
+            .env("MASTER_ADDR", address)
             .env("MASTER_PORT", port.to_string())
             .env("OMP_NUM_THREADS", "1");
         Ok(command)
@@ -219,6 +318,8 @@ pub fn report(outcomes: &[Outcome]) -> String {
 struct Running {
     child: Child,
     readers: Vec<JoinHandle<String>>,
+    /// When it ended, and how; no status if it had to be killed.
+    ended: Option<(Instant, Option<ExitStatus>)>,
 }
 
 impl Running {
@@ -227,26 +328,29 @@ impl Running {
         let stdout = child.stdout.take().context("stdout is piped")?;
         let stderr = child.stderr.take().context("stderr is piped")?;
         let readers = vec![read_all(stdout), read_all(stderr)];
-        Ok(Self { child, readers })
+        Ok(Self { child, readers, ended: None })
     }
 
-    fn wait(mut self, started: Instant, timeout: Duration) -> Outcome {
-        let status = loop {
-            match self.child.try_wait() {
-                Ok(Some(status)) => break Some(status),
-                Ok(None) if started.elapsed() < timeout => {
-                    std::thread::sleep(Duration::from_millis(10));
-                }
-                _ => {
-                    let _ = self.child.kill();
-                    let _ = self.child.wait();
-                    break None;
-                }
-            }
-        };
-        let elapsed = started.elapsed();
+    fn look(&mut self) {
+        if self.ended.is_none()
+            && let Ok(Some(status)) = self.child.try_wait()
+        {
+            self.ended = Some((Instant::now(), Some(status)));
+        }
+    }
+
+    fn kill(&mut self) {
+        if self.ended.is_none() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+            self.ended = Some((Instant::now(), None));
+        }
+    }
+
+    fn outcome(self, started: Instant) -> Outcome {
+        let (at, status) = self.ended.unwrap_or((started, None));
         let parts = self.readers.into_iter().map(|reader| reader.join().unwrap_or_default());
-        Outcome { status, output: parts.collect(), elapsed, ran: false }
+        Outcome { status, output: parts.collect(), elapsed: at - started, ran: false }
     }
 }
 
