@@ -1,18 +1,18 @@
 //! The runtime against Python's own torch: the same training, the same samples, the same launcher.
 #![cfg(feature = "torch")]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use ddp_tests::test_name;
 use ddp_tests::torch::models::{self, batch, fill, store};
 use ddp_tests::torch::python::{self, Reference};
 use ddp_tests::torch::{Rank, Ranks};
 use serde_json::json;
-use tch::nn::{self, ModuleT, OptimizerConfig};
+use tch::nn::{self, Module, ModuleT, OptimizerConfig};
 use tch::{Device, Kind, Reduction, Tensor};
-use tch_ddp::{Ddp, DdpOptions, ProcessGroup};
+use tch_ddp::{Ddp, DdpOptions, DistributedSampler, ProcessGroup, Weight};
 
 const TIMEOUT: Duration = Duration::from_mins(5);
 const ROWS: i64 = 8;
@@ -123,4 +123,177 @@ fn losses_of_50_steps_and_buckets_equal_those_of_pythons_ddp() {
         group.barrier()?;
         Ok(())
     });
+}
+
+/// Traps into which both fall in the same way: the function of `traps.py` and of
+/// [`walk_into`], and what this runtime says on all ranks. Nothing where it gets it right instead.
+const TRAPS: [(&str, Option<&str>); 8] = [
+    ("unused_parameter", Some("`second.weight` got no gradient")),
+    ("other_order", None),
+    ("other_names", Some("`a` (parameter [1] Float) is on rank 0 but not on rank 1")),
+    ("kind_changed", Some("the kind of `first.weight` changed after wrapping")),
+    ("frozen_late", Some("the requires_grad flag of `second.weight` changed after wrapping")),
+    ("second_backward", Some("backward without a forward pass through `run`")),
+    ("bypassed", Some("backward without a forward pass through `run`")),
+    ("joined_adam", None),
+];
+
+/// Two layers without bias, of which the model decides what it uses.
+fn two_layers(group: &ProcessGroup) -> Result<Ddp<(nn::Linear, nn::Linear)>> {
+    let vs = store(Kind::Float);
+    let config = nn::LinearConfig { bias: false, ..nn::LinearConfig::default() };
+    let first = nn::linear(vs.root() / "first", 1, 1, config);
+    let second = nn::linear(vs.root() / "second", 1, 1, config);
+    Ok(Ddp::new((first, second), vs, group, DdpOptions::default())?)
+}
+
+/// Walks into a trap as `traps.py` does. The error, or a proof that all went well.
+fn walk_into(trap: &str, group: &ProcessGroup) -> Result<()> {
+    let x = Tensor::full([1, 1], group.rank() as f64 + 1.0, (Kind::Float, Device::Cpu));
+    let used = |(first, second): &(nn::Linear, nn::Linear)| {
+        (first.forward(&x) + second.forward(&x)).sum(None)
+    };
+    match trap {
+        "unused_parameter" => {
+            let ddp = two_layers(group)?;
+            ddp.backward(&ddp.run(|(first, _)| first.forward(&x).sum(None))?)?;
+        }
+        "other_order" => {
+            let vs = store(Kind::Float);
+            for name in if group.is_main() { ["a", "b"] } else { ["b", "a"] } {
+                let _ = vs.root().zeros(name, &[1]);
+            }
+            let ddp = Ddp::new((), vs, group, DdpOptions::default())?;
+            let variables = ddp.vars().variables();
+            let (a, b) = (&variables["a"], &variables["b"]);
+            ddp.backward(&ddp.run(|()| (a * 1.0 + b * 10.0).sum(None))?)?;
+            let grads = (a.grad().double_value(&[0]), b.grad().double_value(&[0]));
+            ensure!(grads == (1.0, 10.0), "gradients are mixed up: {grads:?}");
+        }
+        "other_names" => {
+            let vs = store(Kind::Float);
+            let _ = vs.root().zeros(if group.is_main() { "a" } else { "b" }, &[1]);
+            let _ = Ddp::new((), vs, group, DdpOptions::default())?;
+        }
+        "kind_changed" => {
+            let ddp = two_layers(group)?;
+            for tensor in ddp.vars().variables().values_mut() {
+                let double = tensor.to_kind(Kind::Double);
+                tensor.set_data(&double);
+            }
+            ddp.run(|_| ())?;
+        }
+        "frozen_late" => {
+            let ddp = two_layers(group)?;
+            let _ = ddp.module().1.ws.set_requires_grad(false);
+            ddp.backward(&ddp.run(used)?)?;
+        }
+        "second_backward" => {
+            let ddp = two_layers(group)?;
+            let loss = ddp.run(used)?;
+            ddp.backward(&loss)?;
+            ddp.backward(&loss)?;
+        }
+        "bypassed" => {
+            let ddp = two_layers(group)?;
+            ddp.backward(&used(ddp.module()))?;
+        }
+        _ => {
+            let ddp = two_layers(group)?;
+            let mut opt = nn::Adam::default().build(ddp.vars(), 0.1)?;
+            let step = |opt: &mut nn::Optimizer| -> Result<()> {
+                let loss = ddp.run(used)?.square();
+                Ok(ddp.weighted(Weight::of(1)).backward_step(opt, &loss)?)
+            };
+            for _ in 0..[4, 1][group.rank()] {
+                step(&mut opt)?;
+            }
+            ddp.join(&mut opt)?;
+            step(&mut opt)?;
+            let all = group.all_gather(&ddp.module().0.ws)?;
+            ensure!(all[0] == all[1], "the ranks differ: {all:?}");
+        }
+    }
+    Ok(())
+}
+
+/// The same traps in Python's DDP: it raises nothing, and the ranks' values show the damage.
+fn python_is_silent(python: &Path, folder: &Path) -> Result<()> {
+    let file = folder.join("traps.json");
+    python::torchrun(python, "traps.py", std::slice::from_ref(&file), 2)?;
+    let traps: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&file)?)?;
+    for (name, _) in TRAPS {
+        let (error, values) = (&traps[name]["error"], &traps[name]["values"]);
+        ensure!(*error == json!([null, null]), "{name}: Python is not silent: {error}");
+        if name == "other_order" {
+            // The mean of 1 and 10 for both, on both ranks.
+            ensure!(*values == json!([[5.5, 5.5], [5.5, 5.5]]), "{name}: {values}");
+        } else {
+            ensure!(values[0] != values[1], "{name}: the ranks agree after all: {values}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn pythons_ddp_is_silent_where_the_runtime_names_what_is_wrong() {
+    Ranks::new(test_name!(), 2).timeout(TIMEOUT).run(|rank| {
+        let Some(python) = python::python() else { return Ok(()) };
+        for (trap, expected) in TRAPS {
+            // Of its own, because an error ends a group.
+            let group = rank.group(TIMEOUT)?;
+            match (walk_into(trap, &group), expected) {
+                (Ok(()), None) => {}
+                (Ok(()), Some(_)) => bail!("{trap}: no error"),
+                (Err(error), None) => bail!("{trap}: {error}"),
+                (Err(error), Some(words)) => {
+                    ensure!(error.to_string().contains(words), "{trap}: {error}");
+                }
+            }
+        }
+        let group = rank.group(TIMEOUT)?;
+        if group.is_main() {
+            python_is_silent(&python, &rank.folder)?;
+        }
+        group.barrier()?;
+        Ok(())
+    });
+}
+
+#[test]
+fn samples_are_dealt_as_pythons_sampler_deals_them() {
+    let Some(python) = python::python() else { return };
+    // Cases from a fixed linear congruential generator: the same in every run.
+    let mut state = 12_345u64;
+    let mut draw = |below: u64| {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % below
+    };
+    let cases: Vec<[u64; 6]> = (0..500)
+        .map(|_| {
+            let world = 1 + draw(8);
+            [1 + draw(60), world, draw(world), draw(1 << 40), draw(100), draw(4)]
+        })
+        .collect();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (input, output) = (folder.path().join("cases.json"), folder.path().join("indices.json"));
+    std::fs::write(&input, json!(cases).to_string()).expect("the folder is writable");
+    let status = python::command(&python)
+        .args([python::script_path("sampler.py"), input, output.clone()])
+        .status()
+        .expect("Python starts");
+    assert!(status.success(), "sampler.py failed");
+    let text = std::fs::read_to_string(&output).expect("sampler.py wrote it");
+    let theirs: Vec<Vec<i64>> = serde_json::from_str(&text).expect("lists of indices");
+    assert_eq!(theirs.len(), cases.len());
+    for (case, theirs) in cases.iter().zip(theirs) {
+        let [n, world, rank, seed, epoch, flags] = *case;
+        let ours = DistributedSampler::with_replicas(n as usize, world as usize, rank as usize)
+            .seed(seed)
+            .shuffle(flags & 1 == 0)
+            .drop_last(flags & 2 == 0)
+            .indices(epoch);
+        assert_eq!(ours, theirs, "n {n}, {world} ranks, rank {rank}, seed {seed}, epoch {epoch}");
+    }
 }

@@ -39,6 +39,34 @@ pub fn command(python: &Path) -> Command {
     command
 }
 
+/// Runs one of the scripts beside this file on `world_size` ranks.
+///
+/// # Errors
+/// It fails; with what it printed.
+pub fn torchrun(
+    python: &Path,
+    script: &str,
+    arguments: &[PathBuf],
+    world_size: usize,
+) -> Result<()> {
+    let output = command(python)
+        .args(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"])
+        .arg(world_size.to_string())
+        .arg(script_path(script))
+        .args(arguments)
+        .env("OMP_NUM_THREADS", "1")
+        .output()
+        .with_context(|| format!("cannot run {}", python.display()))?;
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(output.status.success(), "{script} failed:\n{text}");
+    Ok(())
+}
+
+/// Where a script beside this file is.
+pub fn script_path(script: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src/torch").join(script)
+}
+
 /// Runs `reference.py` on the cases in `folders` with Python's DDP on `world_size` ranks.
 ///
 /// # Errors
@@ -48,17 +76,7 @@ pub fn run_reference(
     folders: &[PathBuf],
     world_size: usize,
 ) -> Result<Vec<Reference>> {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/torch/reference.py");
-    let output = command(python)
-        .args(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"])
-        .arg(world_size.to_string())
-        .arg(script)
-        .args(folders)
-        .env("OMP_NUM_THREADS", "1")
-        .output()
-        .with_context(|| format!("cannot run {}", python.display()))?;
-    let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    ensure!(output.status.success(), "the Python reference failed:\n{text}");
+    torchrun(python, "reference.py", folders, world_size)?;
     folders.iter().map(|folder| Reference::read(folder)).collect()
 }
 
