@@ -102,6 +102,20 @@ fn a_stopped_rank_is_named_within_the_timeout() {
 }
 
 #[test]
+fn the_rank_that_keeps_the_store_is_named_when_it_is_stopped() {
+    let outcomes = Ranks::new(test_name!(), 3).timeout(Duration::from_secs(25)).outcomes(|rank| {
+        let group = rank.group(Duration::from_secs(2))?;
+        if group.is_main() {
+            signal_self("-STOP");
+        }
+        group.barrier()?;
+        Ok(())
+    });
+    let Some(outcomes) = outcomes else { return };
+    assert_others_say(&outcomes, 0, &["rank 0, which keeps the ranks' store, died or cannot be"]);
+}
+
+#[test]
 fn a_rank_that_panics_is_named() {
     let outcomes =
         Ranks::new(test_name!(), 2).outcomes(|rank| train(rank, || panic!("a bug of the user")));
