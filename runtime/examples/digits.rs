@@ -25,12 +25,12 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use clap::{Parser, ValueEnum};
-use indicatif::{ProgressBar, ProgressStyle};
 use tch::nn::{self, ModuleT, OptimizerConfig};
 use tch::{Kind, Tensor};
-use tch_ddp::{Ddp, DdpOptions, DistributedSampler, GroupOptions, Launch, ProcessGroup};
-use tch_ddp::{main_println, write_atomically};
-use tensorboard_rs::summary_writer::SummaryWriter;
+use tch_ddp::{
+    Ddp, DdpOptions, DistributedSampler, EventWriter, GroupOptions, Launch, ProcessGroup,
+    main_println, write_atomically,
+};
 
 /// Every fifth image is held out for the test.
 const TEST_EVERY: usize = 5;
@@ -161,8 +161,8 @@ fn train<M: ModuleT>(
         .seed(arguments.seed)
         .drop_last(true);
     let n_batches = whole / (arguments.batch_size * group.world_size());
-    let progress = progress_bar(ddp.is_main(), arguments.epochs * n_batches as u64)?;
-    let mut board = ddp.is_main().then(|| SummaryWriter::new(&arguments.out));
+    let progress = group.progress_bar(arguments.epochs * n_batches as u64);
+    let mut board = EventWriter::new(&arguments.out, group)?;
     let mut steps = Vec::new();
     for epoch in 0..arguments.epochs {
         for rows in sampler.epoch(epoch).take(n_batches) {
@@ -172,9 +172,7 @@ fn train<M: ModuleT>(
             let mean = loss.detach().to_kind(Kind::Double) / group.world_size() as f64;
             group.all_reduce(&mean)?;
             let loss = f64::try_from(&mean)?;
-            if let Some(board) = &mut board {
-                board.add_scalar("loss", loss as f32, steps.len());
-            }
+            board.scalar("loss", loss, steps.len() as u64)?;
             steps.push(Step { epoch, loss });
             progress.set_message(format!("epoch {} loss {loss:.4}", epoch + 1));
             progress.inc(1);
@@ -186,9 +184,7 @@ fn train<M: ModuleT>(
             println!("epoch {} of {}: loss {mean:.4}", epoch + 1, arguments.epochs);
         }
     }
-    if let Some(board) = &mut board {
-        board.flush();
-    }
+    board.flush()?;
     progress.finish();
     Ok(steps)
 }
@@ -209,14 +205,6 @@ fn accuracy<M: ModuleT>(ddp: &Ddp<M>, images: &Images) -> Result<f64> {
     });
     ddp.group().all_reduce(&right)?;
     Ok(i64::try_from(&right)? as f64 / images.n() as f64)
-}
-
-fn progress_bar(is_shown: bool, n_steps: u64) -> Result<ProgressBar> {
-    if !is_shown {
-        return Ok(ProgressBar::hidden());
-    }
-    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} steps, {msg}, {eta} left")?;
-    Ok(ProgressBar::new(n_steps).with_style(style))
 }
 
 /// The images to train on and those held out, on this rank's device.
