@@ -1,5 +1,7 @@
-//! `cargo x bench`: how good and how fast the linter is, measured with its release build.
+//! `cargo x bench`: how good and how fast the linter is, and how fast the runtime, measured with
+//! release builds.
 
+mod ddp;
 mod lint;
 mod score;
 mod server;
@@ -31,14 +33,21 @@ pub(crate) enum Bench {
     /// Time from a keystroke to its findings in a large workspace, memory, and whether the server
     /// then knows what a fresh run finds.
     Server(server::Options),
+    /// Steps per second, memory and overlap of the runtime, against Python's DDP on two ranks.
+    Ddp {
+        /// Runs of each program per model, taken in turns.
+        #[arg(long, default_value_t = 3)]
+        rounds: usize,
+    },
 }
 
-/// Without a choice: all, with their defaults.
+/// Without a choice: all measurements of the linter, with their defaults.
 pub(crate) fn run(workspace: &Workspace, bench: Option<Bench>) -> Result<ExitCode> {
     match bench {
         Some(Bench::Score { repos }) => score::run(workspace, repos.as_deref())?,
         Some(Bench::Lint { folder, runs }) => lint::run(workspace, folder, runs)?,
         Some(Bench::Server(options)) => server::run(workspace, &options)?,
+        Some(Bench::Ddp { rounds }) => ddp::run(workspace, rounds)?,
         None => {
             score::run(workspace, None)?;
             lint::run(workspace, None, 7)?;

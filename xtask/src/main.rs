@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo x setup | demo | test | bench`.
+//! The project's own commands: `cargo x setup | demo | test | bench | gpu-check`.
 //!
 //! Nothing here is needed to build or to use the linter; it is how a clone is set up, shown, tested
 //! and measured. It must never link libtorch, because it is what fetches it.
@@ -6,6 +6,7 @@
 mod bench;
 mod cargo;
 mod demo;
+mod gpu_check;
 mod setup;
 mod test;
 mod workspace;
@@ -27,16 +28,22 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// Find libtorch, or fetch it once, and link it as `.libtorch`.
-    Setup,
+    Setup {
+        /// Also get the headers that the runtime's feature `nccl` is built with.
+        #[arg(long)]
+        nccl: bool,
+    },
     /// See it all at work: findings in real programs, and a training that two ranks share.
     Demo,
     /// Test everything; the last line counts the tests.
     Test,
-    /// Measure the linter: `score`, `lint`, `server`; by default all.
+    /// Measure the linter (`score`, `lint`, `server`; by default all) or the runtime (`ddp`).
     Bench {
         #[command(subcommand)]
         bench: Option<bench::Bench>,
     },
+    /// Try what needs a GPU: one rank over NCCL, two ranks of Gloo on CUDA tensors.
+    GpuCheck,
 }
 
 fn main() -> ExitCode {
@@ -52,12 +59,16 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<ExitCode> {
     let workspace = Workspace::find()?;
     match command {
-        Command::Setup => {
-            setup::run(&workspace)?;
+        Command::Setup { nccl } => {
+            let libtorch = setup::run(&workspace)?;
+            if nccl {
+                setup::nccl_headers(&libtorch)?;
+            }
             Ok(ExitCode::SUCCESS)
         }
         Command::Demo => demo::run(&workspace),
         Command::Test => test::run(&workspace),
         Command::Bench { bench } => bench::run(&workspace, bench),
+        Command::GpuCheck => gpu_check::run(&workspace),
     }
 }

@@ -5,6 +5,7 @@
 //! Must never touch a libtorch or a Python that is not its own.
 
 mod libtorch;
+mod nccl;
 mod pip;
 mod python;
 mod venv;
@@ -21,7 +22,8 @@ use anyhow::{Context, Result, bail};
 use crate::workspace::Workspace;
 use libtorch::Libtorch;
 
-pub(crate) use python::find as python;
+pub(crate) use nccl::headers as nccl_headers;
+pub(crate) use python::{find as python, of as python_of};
 pub(crate) use venv::cache;
 
 /// The release that the runtime is written against; its c10d classes are not a stable interface.

@@ -1,6 +1,6 @@
 //! The Pythons on `PATH`, and the torch that they may have. Only asks; installs nothing.
 
-use std::path::{MAIN_SEPARATOR_STR, PathBuf};
+use std::path::{MAIN_SEPARATOR_STR, Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Result, bail};
@@ -29,6 +29,13 @@ pub(crate) fn torch_on_path() -> Option<Libtorch> {
         let folder = PathBuf::from(ask(name, FIND_TORCH)?);
         Libtorch::inspect(&folder).ok()
     })
+}
+
+/// The Python that a libtorch belongs to: `ENVIRONMENT/lib/pythonX.Y/site-packages/torch`.
+pub(crate) fn of(libtorch: &Path) -> Option<PathBuf> {
+    let libtorch = libtorch.canonicalize().ok()?;
+    let python = libtorch.ancestors().nth(4)?.join("bin/python3");
+    (libtorch.ends_with("site-packages/torch") && python.exists()).then_some(python)
 }
 
 /// A Python that torch has wheels for.

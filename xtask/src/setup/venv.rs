@@ -49,10 +49,13 @@ pub(crate) fn ensure() -> Result<Libtorch> {
 /// may have been left half-finished since.
 pub(crate) fn usable(libtorch: &Libtorch) -> bool {
     let Ok(home) = home() else { return true };
-    let venv = home.join("venv");
-    let Ok(folder) = fs::canonicalize(&libtorch.folder) else { return false };
-    let ours = fs::canonicalize(&venv).is_ok_and(|venv| folder.starts_with(venv));
-    !ours || inspect(&venv).is_ok()
+    !is_ours(&libtorch.folder) || inspect(&home.join("venv")).is_ok()
+}
+
+/// Whether a folder is inside our own environment.
+pub(crate) fn is_ours(folder: &Path) -> bool {
+    let venv = home().and_then(|home| Ok(fs::canonicalize(home.join("venv"))?));
+    venv.is_ok_and(|venv| fs::canonicalize(folder).is_ok_and(|folder| folder.starts_with(venv)))
 }
 
 enum Broken {
