@@ -445,7 +445,9 @@ fn around_of(inner: &Expr, outer: &Expr) -> Around {
         ExprKind::Call { callee, .. } if callee.span == inner.span => Around::Callee,
         ExprKind::Call { callee, .. } => Around::Argument(callee.path().unwrap_or_default().into()),
         ExprKind::Index { value, .. } if value.span == inner.span => Around::Item,
-        ExprKind::Binary { .. } | ExprKind::Unary { .. } => Around::Operand,
+        ExprKind::Binary { .. } | ExprKind::Unary { .. } | ExprKind::Compare { .. } => {
+            Around::Operand
+        }
         _ => Around::Other,
     }
 }

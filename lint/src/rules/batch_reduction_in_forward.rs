@@ -122,17 +122,8 @@ fn check_arguments(
         if is_none || argument.spread {
             continue;
         }
-        let draft = if is_list_of_numbers(program, argument) {
-            let met = met_by(program, module, parameter.name, Meets::Lengths, DEPTH_MAX);
-            let Some(met) = met else { continue };
-            report
-                .at(event.site, format!("`{text}` is a list: every replica gets all of it"))
-                .why("`DataParallel` splits tensors only; the lengths do not fit a replica's part")
-                .help(format!("pass a tensor: `torch.as_tensor({text})`"))
-                .related(met, "used as the lengths of the batch here")
-        } else {
-            let met = met_by(program, module, parameter.name, Meets::Hidden, DEPTH_MAX);
-            let Some(met) = met else { continue };
+        let hidden = met_by(program, module, parameter.name, Meets::Hidden, DEPTH_MAX);
+        let draft = if let Some(met) = hidden {
             report
                 .at(event.site, format!("the hidden state `{text}` is split over its layers"))
                 .harm(Harm::Crash)
@@ -142,6 +133,16 @@ fn check_arguments(
                      `h.transpose(0, 1).contiguous()`",
                 )
                 .related(met, "the recurrent layer takes it as it came")
+        } else if is_list_of_numbers(program, event, argument) {
+            let met = met_by(program, module, parameter.name, Meets::Lengths, DEPTH_MAX);
+            let Some(met) = met else { continue };
+            report
+                .at(event.site, format!("`{text}` is a list: every replica gets all of it"))
+                .why("`DataParallel` splits tensors only; the lengths do not fit a replica's part")
+                .help(format!("pass a tensor: `torch.as_tensor({text})`"))
+                .related(met, "used as the lengths of the batch here")
+        } else {
+            continue;
         };
         draft.related(program.object(wrapper).site, "wrapped here");
     }
@@ -171,7 +172,11 @@ fn filled<'f, 'p>(
     })
 }
 
-fn is_list_of_numbers(program: &Program<'_>, argument: &ArgumentValue<'_>) -> bool {
+fn is_list_of_numbers(
+    program: &Program<'_>,
+    event: &Event<'_>,
+    argument: &ArgumentValue<'_>,
+) -> bool {
     let made = argument.value.single().is_some_and(|t| {
         let is_list = match program.terms().kind(t) {
             TermKind::Tuple(items) => !items.is_empty(),
@@ -182,11 +187,103 @@ fn is_list_of_numbers(program: &Program<'_>, argument: &ArgumentValue<'_>) -> bo
                 program.is_tensor(item) || matches!(program.terms().kind(item), TermKind::Tuple(_))
             })
     });
-    let listed = |e: &Expr| match &e.kind {
-        ExprKind::Call { callee, .. } => callee.last_name().is_some_and(|n| &*n == "tolist"),
-        _ => false,
+    let caller = program.frame(event.frame).function.map(|f| program.function(f));
+    let locals = caller.map(Locals::of).unwrap_or_default();
+    made || is_list_expr(argument.expr, &locals, 3)
+        || caller.is_some_and(|caller| is_collated_list(program, event, caller, argument.expr))
+}
+
+/// `[len(s) for s in texts]`, `sizes.tolist()`, `list(map(len, texts))`, or a name for one.
+fn is_list_expr(expr: &Expr, locals: &Locals<'_>, depth: u32) -> bool {
+    let counts = |e: &Expr| {
+        let ExprKind::Call { callee, .. } = &e.kind else { return false };
+        callee.last_name().is_some_and(|n| matches!(&*n, "len" | "int" | "size" | "item"))
     };
-    made || listed(argument.expr)
+    match &expr.kind {
+        ExprKind::Name(name) => locals.set.get(name).is_some_and(|set| {
+            depth > 0 && set.iter().all(|(_, value)| is_list_expr(value, locals, depth - 1))
+        }),
+        ExprKind::Comprehension { element, .. } => counts(element),
+        ExprKind::Call { callee, arguments } => {
+            let first = arguments.first().map(|a| &a.value);
+            let maps_len = |e: &Expr| match &e.kind {
+                ExprKind::Call { callee, arguments } => {
+                    callee.last_name().is_some_and(|n| &*n == "map")
+                        && arguments
+                            .first()
+                            .and_then(|a| a.value.last_name())
+                            .is_some_and(|n| &*n == "len")
+                }
+                _ => false,
+            };
+            match callee.last_name().as_deref() {
+                Some("tolist") => arguments.is_empty(),
+                Some("list") => {
+                    first.is_some_and(|e| maps_len(e) || is_list_expr(e, locals, depth))
+                }
+                Some("sorted") => first.is_some_and(|e| is_list_expr(e, locals, depth)),
+                _ => false,
+            }
+        }
+        _ => false,
+    }
+}
+
+/// An item of a loader whose collate function makes a list at that position.
+fn is_collated_list(
+    program: &Program<'_>,
+    event: &Event<'_>,
+    caller: &Function,
+    expr: &Expr,
+) -> bool {
+    let ExprKind::Name(name) = &expr.kind else { return false };
+    let Some(position) = position_in_loop(&caller.body, event.site.span, *name) else {
+        return false;
+    };
+    let collates = |call: &crate::analysis::Call<'_>| {
+        let function = call.argument("collate_fn").known()?.value.single()?;
+        match *program.terms().kind(function) {
+            TermKind::Function { function, .. } => Some(program.function(function)),
+            _ => None,
+        }
+    };
+    let mut loaders = program.calls(Role::Loader).map(|(_, call)| call).peekable();
+    loaders.peek().is_some()
+        && loaders.all(|call| {
+            collates(call).is_some_and(|definition| {
+                let locals = Locals::of(definition);
+                let mut listed = false;
+                each_return(&definition.body, &mut |value| {
+                    if let ExprKind::Collection { items, .. } = &value.kind {
+                        let item = items.get(position);
+                        listed |= item.is_some_and(|e| is_list_expr(e, &locals, 3));
+                    }
+                });
+                listed
+            })
+        })
+}
+
+/// Which part of the item of the loop around a place a name is: 1 for `b` in `for a, b in ..`.
+fn position_in_loop(body: &[Stmt], at: Span, name: Name) -> Option<usize> {
+    body.iter().filter(|s| s.span.contains(at)).find_map(|statement| {
+        let mut found = None;
+        statement.each_part(&mut |part| match part {
+            Part::Block(body) => found = found.or_else(|| position_in_loop(body, at, name)),
+            Part::Target(target) if matches!(statement.kind, StmtKind::Loop { .. }) => {
+                let ExprKind::Collection { items, .. } = &target.kind else { return };
+                // `for i, (a, b) in enumerate(loader)`
+                let inner = items.iter().find_map(|item| match &item.kind {
+                    ExprKind::Collection { items, .. } => Some(items),
+                    _ => None,
+                });
+                let is_it = |e: &Expr| matches!(&e.kind, ExprKind::Name(n) if *n == name);
+                found = found.or_else(|| inner.unwrap_or(items).iter().position(is_it));
+            }
+            _ => {}
+        });
+        found
+    })
 }
 
 /// What a parameter of a forward may come to be.
@@ -282,6 +379,7 @@ fn is_recurrent(program: &Program<'_>, module: Term) -> bool {
 }
 
 /// What the names of a function are set to.
+#[derive(Default)]
 struct Locals<'f> {
     set: FxHashMap<Name, Vec<(Span, &'f Expr)>>,
 }
@@ -625,7 +723,18 @@ class Trainer:
             y, h, c = self.net(x, h, c)  # ~ batch-reduction-in-forward: hidden state
             y, h, c = self.joined(x, h, c)
             y, _, _ = self.net(x, None, None)
+class Language(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn = torch.nn.LSTM(4, 4)
+    def start(self, n):
+        return (torch.zeros(1, n, 4), torch.zeros(1, n, 4))
+    def forward(self, x, state):
+        return self.rnn(x, state)
 Trainer().run([])
+language = Language()
+split = torch.nn.DataParallel(language)
+y, state = split(torch.ones(1, 8, 4), language.start(8))  # ~ batch-reduction-in-forward: hidden
 ",
             ),
         ]);
@@ -657,6 +766,15 @@ for x, texts in []:
     model(x, lens).sum().backward()  # ~ batch-reduction-in-forward: `lens` is a list
     model(x, torch.ones(3).long().tolist())  # ~ batch-reduction-in-forward: is a list
     model(x, torch.tensor(lens)).sum().backward()
+def collate(rows):
+    xs, ys = zip(*rows)
+    sizes = sorted([len(x) for x in xs])
+    return torch.stack(xs), sizes, torch.tensor(sizes)
+def evaluate():
+    for i, (x, sizes, exact) in enumerate(torch.utils.data.DataLoader([], 2, collate_fn=collate)):
+        model(x.cuda(), sizes)  # ~ batch-reduction-in-forward: `sizes` is a list
+        model(x.cuda(), exact)
+evaluate()
 ",
         );
     }

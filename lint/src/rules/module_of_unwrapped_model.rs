@@ -1,4 +1,4 @@
-use crate::analysis::{EventKind, Object, Term, TermKind};
+use crate::analysis::{EventKind, Object, PathId, Term, TermKind};
 use crate::prelude::*;
 
 declare_rule! {
@@ -52,6 +52,9 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
             continue;
         }
         let receiver = program.receiver_text(event).unwrap_or("the model");
+        if is_asked_about(program, event.path, receiver) {
+            continue;
+        }
         report
             .at(
                 event.site,
@@ -93,11 +96,7 @@ fn wrapper_elsewhere<'a, 'p>(program: &'a Program<'p>, module: Term) -> Option<&
 }
 
 /// Further settings guard the read: they may be what decides about the wrap.
-fn is_settled_by_settings(
-    program: &Program<'_>,
-    path: crate::analysis::PathId,
-    wrapper: &Object<'_>,
-) -> bool {
+fn is_settled_by_settings(program: &Program<'_>, path: PathId, wrapper: &Object<'_>) -> bool {
     let of_wrap: Vec<Term> = program.conditions(wrapper.path).map(|n| n.condition).collect();
     program.conditions(path).any(|node| {
         let negated = of_wrap.iter().any(|&t| {
@@ -106,6 +105,22 @@ fn is_settled_by_settings(
                 || *program.terms().kind(t) == TermKind::Not(node.condition)
         });
         !negated && program.is_setting(node.condition)
+    })
+}
+
+/// Some function is asked about the model before: `if is_wrapped(self.model)`.
+fn is_asked_about(program: &Program<'_>, path: PathId, receiver: &str) -> bool {
+    program.conditions(path).any(|node| {
+        let text = program.text(node.site);
+        let head = text.split(":\n").next().unwrap_or(text);
+        let words: String = head.split_whitespace().collect();
+        let given = |sign: &str| {
+            words.match_indices(sign).any(|(at, _)| {
+                let rest = words[at + sign.len()..].strip_prefix(receiver);
+                rest.is_some_and(|rest| rest.starts_with([',', ')']))
+            })
+        };
+        given("(") || given(",")
     })
 }
 
@@ -181,6 +196,47 @@ for _ in range(3):
     print(getattr(model, 'module', model).weight)
     if hasattr(model, 'module'):
         print(model.module.weight)
+",
+        );
+    }
+
+    #[test]
+    fn a_test_by_a_function_that_is_not_understood_is_silent() {
+        check_python(
+            "
+import torch
+from torch.nn.parallel import DistributedDataParallel
+WRAPPERS = __import__('registry').load()
+def is_wrapper(model):
+    return isinstance(model, tuple(WRAPPERS.values()))
+class Runner:
+    def __init__(self, cfg):
+        self.model = torch.nn.Linear(2, 2)
+        if cfg.distributed:
+            self.model = DistributedDataParallel(self.model)
+    def bare(self):
+        if is_wrapper(self.model):
+            return self.model.module
+        return self.model.module if is_wrapper(
+            self.model) else self.model
+Runner(__import__('conf').load()).bare()
+",
+        );
+    }
+
+    #[test]
+    fn the_arm_without_the_wrap_counts() {
+        check_python(
+            "
+import argparse, torch
+args = argparse.ArgumentParser().parse_args()
+model = torch.nn.Linear(2, 2)
+if args.distributed:
+    model = torch.nn.parallel.DistributedDataParallel(model)
+if args.distributed:
+    state = model.state_dict()
+else:
+    state = model.module.state_dict()  # ~ module-of-unwrapped-model
 ",
         );
     }

@@ -86,8 +86,12 @@ fn check_switches(
     wrapped: &Wrapped<'_, '_>,
     switches: &[GradientSwitch],
 ) {
-    for switch in switches {
+    for &switch in switches {
         let event = program.event(switch.event);
+        // `model.parameters()` of the wrapper are those of the whole model.
+        let of_wrapper = program.wrapper_of(switch.of).is_some_and(|(w, _)| w == wrapped.object.id);
+        let of = if of_wrapper { wrapped.parts[0] } else { switch.of };
+        let switch = GradientSwitch { of, ..switch };
         if !is_after(program, wrapped, event) || !wrapped.parts.contains(&switch.of) {
             continue;
         }
@@ -335,6 +339,31 @@ for _ in range(3):
         };
         check_python(&program("", "  # ~ parameters-changed-after-wrap: frozen after"));
         check_python(&program(", find_unused_parameters=True", ""));
+    }
+
+    #[test]
+    fn all_parameters_thawed_through_the_wrapper_count() {
+        check_python(
+            "
+import torch, torchvision
+from torch.nn.parallel import DistributedDataParallel as DDP
+def main():
+    torch.distributed.init_process_group('nccl')
+    net = torchvision.models.resnet50()
+    for name, p in net.named_parameters():
+        if not name.startswith('fc'):
+            p.requires_grad = False
+    net = DDP(net.cuda(), device_ids=[int(input())])
+    for epoch in range(10):
+        if epoch == 3:
+            for p in net.parameters():
+                p.requires_grad = True  # ~ parameters-changed-after-wrap: thawed
+        for x, y in []:
+            torch.nn.functional.cross_entropy(net(x), y).backward()
+if __name__ == '__main__':
+    main()
+",
+        );
     }
 
     #[test]

@@ -73,11 +73,26 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
 
 /// `self.x = ..` in a forward.
 fn check_attributes(program: &Program<'_>, report: &mut Report<'_>) {
+    let wrapped: Vec<_> = [Wrapper::Dp, Wrapper::Ddp]
+        .into_iter()
+        .flat_map(|kind| {
+            let models = program.wrapped_models(kind).into_iter();
+            models.map(move |(wrapper, parts)| (wrapper, kind, parts))
+        })
+        .collect();
     for event in program.events() {
         let EventKind::AttributeStore { of, name, value, augmented } = &event.kind else {
             continue;
         };
-        let Some((wrapper, kind)) = program.wrapper_around(event) else { continue };
+        let by_part = || {
+            let (wrapper, kind, _) = wrapped.iter().find(|(_, _, parts)| parts.contains(of))?;
+            let one = program.wrapped_module(*wrapper).and_then(Value::single);
+            // Else the run through the wrapper would have told.
+            (program.is_orphan(event) || one.is_none()).then_some((*wrapper, *kind))
+        };
+        let Some((wrapper, kind)) = program.wrapper_around(event).or_else(by_part) else {
+            continue;
+        };
         if event.modes.forward.is_none() || !program.is_module(*of) || name.starts_with("__") {
             continue;
         }
@@ -466,6 +481,32 @@ model = torch.nn.DataParallel(Net().cuda())
 for _ in range(3):
     model(torch.ones(4, 2)).sum().backward()
     print(model.module.attention, model.module.report())
+",
+        );
+    }
+
+    #[test]
+    fn a_head_chosen_from_a_dict_counts() {
+        check_python(
+            "
+import argparse, torch
+class Plain(torch.nn.Module):
+    def forward(self, x):
+        return x
+class Annealed(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.iter = 0
+    def forward(self, x):
+        self.iter += 1  # ~ state-written-in-forward: `iter`
+        return x / self.iter
+cfg = argparse.ArgumentParser().parse_args()
+heads = {'plain': Plain(), 'annealed': Annealed()}
+head = heads[cfg.head]
+if cfg.many:
+    head = torch.nn.DataParallel(head)
+for x in []:
+    head(x).sum().backward()
 ",
         );
     }

@@ -197,7 +197,9 @@ fn made_here(program: &Program<'_>, term: Term) -> Option<Vec<EventId>> {
 /// The value that is assigned here is computed: `2 * torch.ones(3)`.
 fn is_arithmetic(program: &Program<'_>, site: Site) -> bool {
     let statement = Editor::new(program.project().file(site.file)).statement_at(site.span);
-    let Some(StmtKind::Assign { value: Some(value), .. }) = statement.map(|s| &s.kind) else {
+    let Some(StmtKind::Assign { value: Some(value), .. } | StmtKind::Return(Some(value))) =
+        statement.map(|s| &s.kind)
+    else {
         return false;
     };
     value.span == site.span
@@ -295,19 +297,52 @@ fn is_moved_here(mention: &Mention) -> bool {
 
 const MOVES: &[&str] = &["to", "cuda", "type_as", "cpu", "new_tensor", "to_device"];
 
-/// The tensor, or a part of it, is an operand or goes into a function of torch.
+/// The tensor, or a part or view of it, is used in a computation.
 fn is_hard(mention: &Mention) -> bool {
-    let outer = match &mention.around {
-        [Some(Around::Item), outer] | [outer, _] => outer,
-    };
-    match outer {
-        Some(Around::Operand) => true,
-        Some(Around::Argument(path)) => {
+    let is_view = |name: &str| VIEWS.contains(&name);
+    let of_torch = |around: &Around| match around {
+        Around::Argument(path) => {
             path.len() > 1 && matches!(&*path[0], "torch" | "F" | "nn" | "functional")
         }
         _ => false,
+    };
+    match &mention.around {
+        [Some(Around::Item), None | Some(Around::Operand | Around::Item | Around::Other)]
+        | [Some(Around::Operand), _] => true,
+        [Some(Around::Attribute(name)), Some(Around::Callee)] => is_view(name),
+        [Some(Around::Item), Some(outer)] => of_torch(outer),
+        [Some(around), _] => of_torch(around),
+        _ => false,
     }
 }
+
+/// Methods that give a tensor on the same device.
+const VIEWS: &[&str] = &[
+    "unsqueeze",
+    "squeeze",
+    "view",
+    "reshape",
+    "expand",
+    "repeat",
+    "transpose",
+    "permute",
+    "flatten",
+    "clone",
+    "detach",
+    "index_select",
+    "gather",
+    "float",
+    "long",
+    "bool",
+    "exp",
+    "log",
+    "sum",
+    "mean",
+    "softmax",
+    "matmul",
+    "mul",
+    "add",
+];
 
 /// The function moves something: perhaps the items of the list.
 fn moves_something(program: &Program<'_>, function: crate::analysis::FunctionRef) -> bool {
@@ -509,6 +544,32 @@ net = {wrap}(Net().cuda())
         let mark = "  # ~ unregistered-tensor-state";
         check_python(&program("torch.nn.DataParallel", mark));
         check_python(&program("torch.nn.parallel.DistributedDataParallel", ""));
+    }
+
+    #[test]
+    fn masks_kernels_and_rates_from_a_helper_count() {
+        check_python(
+            "
+import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.tri = torch.tril(torch.ones(n, n))  # ~ unregistered-tensor-state: `tri`
+        self.kernel = torch.FloatTensor([[1, 2], [3, 4]])  # ~ unregistered-tensor-state: `kernel`
+        self.rates = self.make(n)  # ~ unregistered-tensor-state: `rates`
+    def make(self, n):
+        return 1.0 / (10000 ** (torch.arange(0, n, 2).float() / n))
+    def forward(self, x):
+        n = x.size(0)
+        x = x.masked_fill(self.tri[:n, :n] == 0, -1e9)
+        kernel = self.kernel.unsqueeze(0)
+        return self.fc(nn.functional.conv1d(x, kernel)) + torch.outer(x, self.rates)
+torch.distributed.init_process_group('nccl')
+net = nn.parallel.DistributedDataParallel(Net(4).cuda())
+",
+        );
     }
 
     #[test]

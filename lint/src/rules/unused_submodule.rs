@@ -2,9 +2,12 @@ use rustc_hash::FxHashSet;
 
 use crate::analysis::facts::Wrapper;
 use crate::analysis::models::{Access, Around, Mention, RanIn};
-use crate::analysis::{ClassRef, Event, EventKind, FunctionRef, ObjectId, Taint, Term, TermKind};
+use crate::analysis::{
+    ClassRef, Event, EventKind, FunctionRef, ObjectId, Taint, Term, TermKind, Value, Via,
+};
 use crate::model::{BinaryOp, Expr, ExprKind, Literal, LoopHeader, Part, Stmt, StmtKind};
 use crate::prelude::*;
+use crate::python::edit::Editor;
 use crate::table::Role;
 
 declare_rule! {
@@ -82,6 +85,7 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
             check_part(program, report, wrapper, part);
         }
         check_chance(program, report, wrapper);
+        check_outputs(program, report, wrapper);
     }
 }
 
@@ -276,6 +280,126 @@ fn is_held_elsewhere(program: &Program<'_>, part: Term, name: Name, layer: Term)
         }
         _ => false,
     })
+}
+
+/// Layers whose output is returned, but goes into no loss.
+fn check_outputs(program: &Program<'_>, report: &mut Report<'_>, wrapper: ObjectId) {
+    let trained: Vec<&Event<'_>> = program
+        .forwards()
+        .filter(|(event, forward)| {
+            forward.via == Via::Wrapper(wrapper) && program.trained().contains(&event.id)
+        })
+        .map(|(event, _)| event)
+        .collect();
+    // Another call may well use what this one drops.
+    let [event] = trained.as_slice() else { return };
+    let Some(module) = program.wrapped_module(wrapper).and_then(Value::single) else { return };
+    for (position, name) in dropped_items(program, event) {
+        let Some(layer) = layer_of_output(program, module, position) else { continue };
+        report
+            .at(event.site, format!("`{layer}` gets no gradient: `{name}` goes into no loss"))
+            .why(
+                "`DistributedDataParallel` waits for a gradient of each of its parameters, and \
+                 raises at the next step when it did not come",
+            )
+            .help(format!(
+                "use `{name}` in the loss, leave `{layer}` out of the forward in training, or \
+                 wrap with `find_unused_parameters=True`"
+            ))
+            .related(program.object(wrapper).site, "the model is wrapped here");
+    }
+}
+
+/// The items of a forward's result that its caller never reads: `y, _ = model(x)`.
+fn dropped_items(program: &Program<'_>, event: &Event<'_>) -> Vec<(usize, Name)> {
+    let file = program.project().file(event.site.file);
+    let statement = Editor::new(file).statement_at(event.site.span);
+    let Some(StmtKind::Assign { targets, value: Some(value), .. }) = statement.map(|s| &s.kind)
+    else {
+        return Vec::new();
+    };
+    let [Expr { kind: ExprKind::Collection { items, .. }, .. }] = targets.as_slice() else {
+        return Vec::new();
+    };
+    if value.span != event.site.span {
+        return Vec::new();
+    }
+    let bodies = file.module.functions.iter().map(|f| f.body.as_slice());
+    let bodies: Vec<&[Stmt]> = bodies.chain([file.module.body.as_slice()]).collect();
+    let is_read = |name: Name| bodies.iter().any(|body| n_reads(body, name) > 0);
+    let names = items.iter().enumerate().filter_map(|(position, item)| match &item.kind {
+        ExprKind::Name(name) => Some((position, *name)),
+        _ => None,
+    });
+    names.filter(|(_, name)| &**name == "_" || !is_read(*name)).collect()
+}
+
+/// How often a body reads a name, nested functions left out.
+fn n_reads(body: &[Stmt], name: Name) -> usize {
+    let mut count = 0;
+    for statement in body {
+        statement.each_part(&mut |part| match part {
+            Part::Expr(expr) => expr.each_inside(&mut |e| {
+                count += usize::from(matches!(&e.kind, ExprKind::Name(n) if *n == name));
+            }),
+            Part::Block(body) => count += n_reads(body, name),
+            Part::Target(_) | Part::Function(_) | Part::Class(_) => {}
+        });
+    }
+    count
+}
+
+/// The layer that makes one item of what a module returns, and nothing else.
+fn layer_of_output(program: &Program<'_>, module: Term, position: usize) -> Option<Name> {
+    let class = program.class_of(program.object_of(module)?)?;
+    let forward = as_function(program, program.class_member(class, "forward")?)?;
+    let body = &program.function(forward).body;
+    let mut returned = Vec::new();
+    let mut values: Vec<(&Expr, &Expr)> = Vec::new();
+    each_statement(body, &mut |statement| match &statement.kind {
+        StmtKind::Return(Some(value)) => returned.push(value),
+        StmtKind::Assign { targets, value: Some(value), .. } => {
+            values.extend(targets.iter().map(|target| (target, value)));
+        }
+        _ => {}
+    });
+    let [Expr { kind: ExprKind::Collection { items, .. }, .. }] = returned.as_slice() else {
+        return None;
+    };
+    let mut item = items.get(position)?;
+    if let ExprKind::Name(name) = &item.kind {
+        let mut set = values.iter().filter(|(target, _)| {
+            target.holds(&mut |e| matches!(&e.kind, ExprKind::Name(n) if n == name))
+        });
+        let (_, value) = set.next().filter(|_| n_reads(body, *name) == 1)?;
+        if set.next().is_some() {
+            return None;
+        }
+        item = value;
+    }
+    let ExprKind::Call { callee, .. } = &item.kind else { return None };
+    let ExprKind::Attribute { value, name, .. } = &callee.kind else { return None };
+    let is_own = matches!(&value.kind, ExprKind::Name(n) if &**n == "self");
+    let layer = program.attribute_now(module, name).filter(|_| is_own)?.single()?;
+    let lineage = program.lineage(class);
+    let mentioned = program.models().mentions.iter().filter(|m| {
+        m.name == *name
+            && is_about(m, &lineage)
+            && m.function.is_some_and(|f| program.ran_in(f) != RanIn::Elsewhere)
+    });
+    (mentioned.count() == 1 && program.has_parameters(layer) && !program.may_be_frozen(layer))
+        .then_some(*name)
+}
+
+fn each_statement<'m>(body: &'m [Stmt], each: &mut dyn FnMut(&'m Stmt)) {
+    for statement in body {
+        each(statement);
+        statement.each_part(&mut |part| {
+            if let Part::Block(body) = part {
+                each_statement(body, each);
+            }
+        });
+    }
 }
 
 /// Layers that run only where a random draw says so.
@@ -488,6 +612,41 @@ for _ in range(3):
     net(torch.ones(1, 2)).sum().backward()
 ",
         );
+    }
+
+    #[test]
+    fn an_output_that_goes_into_no_loss_counts() {
+        let program = |unpack: &str, loss: &str, mark: &str| {
+            format!(
+                "
+import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(2, 2)
+        self.head = nn.Linear(2, 2)
+        self.aux = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    def forward(self, x):
+        x = torch.relu(self.body(x))
+        side = self.aux(x)
+        return self.head(x), side
+def train(loader):
+    torch.distributed.init_process_group('gloo')
+    net = nn.parallel.DistributedDataParallel(Net())
+    for x, y in loader:
+        {unpack} = net(x){mark}
+        loss = {loss}
+        loss.backward()
+train([])
+"
+            )
+        };
+        let mark = "  # ~ unused-submodule: `aux` gets no gradient";
+        check_python(&program("out, _", "(out - y).sum()", mark));
+        check_python(&program("out, side_out", "(out - y).sum()", mark));
+        check_python(&program("out, side_out", "(out - y).sum() + side_out.sum()", ""));
+        check_python(&program("both", "sum(b.sum() for b in both)", ""));
     }
 
     #[test]

@@ -379,9 +379,14 @@ impl<'p> Interpreter<'p> {
             }
             return self.pass_through(call);
         }
-        if matches!(&*class, "torch.Tensor" | "tch.Tensor") {
+        // `torch.FloatTensor` and its like make tensors.
+        let is_old_maker = self.table.get(class).is_some_and(|row| {
+            row.role == Role::MakeTensor && row.bases.iter().any(|base| *base == "torch.Tensor")
+        });
+        if is_old_maker || matches!(&*class, "torch.Tensor" | "tch.Tensor") {
             let value = self.result(call, event, taint);
             if let Some(term) = value.single() {
+                let class = if is_old_maker { Name::new("torch.Tensor") } else { class };
                 self.types.insert(term, class);
             }
             return value;
