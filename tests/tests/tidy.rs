@@ -53,6 +53,11 @@ fn functions_fit_on_a_screen() {
 }
 
 #[test]
+fn lines_fit_the_page() {
+    check_rust(|_, text| tidy::long_lines(text));
+}
+
+#[test]
 fn nothing_is_left_unfinished_or_switched_off() {
     check_rust(|_, text| tidy::unfinished(text));
 }

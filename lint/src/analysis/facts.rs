@@ -528,10 +528,24 @@ impl<'p> Program<'p> {
         from_spawn && !self.shows_several_nodes()
     }
 
+    /// The group's rank is more than the index that `mp.spawn` gives: `node * devices + index`.
+    fn offsets_spawn_index(&self) -> bool {
+        self.calls(Role::InitGroup).any(|(_, call)| {
+            let rank = call.argument("rank").known();
+            rank.is_some_and(|a| {
+                a.value.terms().any(|term| {
+                    matches!(self.terms().kind(term), TermKind::Binary(..))
+                        && self.mentions(term, &|kind| *kind == TermKind::SpawnIndex)
+                })
+            })
+        })
+    }
+
     /// The program knows of several nodes: a node rank, or a global rank computed beside.
     pub fn shows_several_nodes(&self) -> bool {
         let node = TermKind::Rank(super::RankKind::NodeRank);
         self.terms().find(&node).is_some()
+            || self.offsets_spawn_index()
             || self.project.files.iter().any(|file| {
                 self.reaches(file.id)
                     && ["NODE_RANK", "SLURM_", "node_rank", "nnodes", "num_nodes"]

@@ -290,4 +290,22 @@ for _ in range(2):
 ",
         );
     }
+
+    #[test]
+    fn what_follows_the_question_whether_the_group_is_there_runs() {
+        check_python(
+            "
+import torch.distributed as dist
+def setup():
+    if dist.is_initialized():
+        return
+    dist.init_process_group('gloo')
+    if dist.get_rank() == 0:
+        dist.barrier()  # ~ divergent-collective
+setup()
+for _ in range(1):
+    pass
+",
+        );
+    }
 }

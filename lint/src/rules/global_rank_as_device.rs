@@ -66,10 +66,18 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
     }
 }
 
-/// Behind a test that the devices of this node are enough.
+/// Behind a test that the devices of this node are enough for the ranks.
 fn is_only_node(program: &Program<'_>, event: &Event<'_>) -> bool {
-    program.tests(event.path, &|kind| matches!(kind, TermKind::Rank(RankKind::DeviceCount)))
-        || program.runs_only_alone(event.path)
+    let counts = |kind: &TermKind| matches!(kind, TermKind::Rank(RankKind::DeviceCount));
+    let ranks =
+        |kind: &TermKind| matches!(kind, TermKind::Rank(RankKind::Rank | RankKind::WorldSize));
+    program.tests(event.path, &|kind| match *kind {
+        TermKind::Compare(_, a, b) => {
+            program.mentions(a, &counts) && program.mentions(b, &ranks)
+                || program.mentions(a, &ranks) && program.mentions(b, &counts)
+        }
+        _ => false,
+    }) || program.runs_only_alone(event.path)
 }
 
 /// What a call takes for the index of a device.
@@ -243,5 +251,17 @@ to_gpu(torch.nn.Linear(2, 2), args.rank)
 ",
             ),
         ]);
+    }
+
+    #[test]
+    fn a_least_number_of_devices_is_no_test_of_the_ranks() {
+        check_python(
+            "
+import os, torch
+if torch.cuda.device_count() >= 2:
+    torch.cuda.set_device(int(os.environ['RANK']))  # ~ global-rank-as-device
+    torch.distributed.init_process_group('nccl')
+",
+        );
     }
 }

@@ -1,4 +1,6 @@
-use crate::analysis::Reach;
+use rustc_hash::FxHashSet;
+
+use crate::analysis::{Call, Event, EventId, Reach};
 use crate::prelude::*;
 use crate::table::{Flag, Role};
 
@@ -58,21 +60,51 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
     if !program.is_distributed() {
         return;
     }
+    let mut started = FxHashSet::default();
     for (event, call) in program.calls(Role::Tracker) {
-        let by_all = !program.is_orphan(event)
-            && !program.has_flag(call, Flag::SelfGuarding)
-            && program.reach(event.path) == Reach::Every
-            && !program.hangs_on_unseen_test(event.path);
         let tells_rank = call
             .arguments
             .iter()
             .any(|a| a.spread || a.value.taint(program.terms()).has(crate::analysis::Taint::RANK));
-        if by_all && !tells_rank {
+        if is_by_all(program, event, call) && !tells_rank {
+            started.insert(event.id);
             let called = program.callee_text(event).unwrap_or("the tracker");
             report
                 .at(event.site, format!("every rank starts the tracker `{called}`"))
                 .why("the run shows up once for each rank, or several writers share one folder")
                 .help("start it on rank 0 alone, and keep `None` on the others");
+        }
+    }
+    uses_elsewhere(program, report, &started);
+}
+
+fn is_by_all(program: &Program<'_>, event: &Event<'_>, call: &Call<'_>) -> bool {
+    !program.is_orphan(event)
+        && !program.has_flag(call, Flag::SelfGuarding)
+        && program.reach(event.path) == Reach::Every
+        && !program.hangs_on_unseen_test(event.path)
+}
+
+/// Functions of other files that write to such a tracker on every rank.
+fn uses_elsewhere(program: &Program<'_>, report: &mut Report<'_>, started: &FxHashSet<EventId>) {
+    let mut told = FxHashSet::default();
+    for (event, call) in program.calls(Role::TrackerLog) {
+        let tracker = call.receiver.as_ref().and_then(|r| program.object_in(r));
+        let Some(tracker) = tracker.filter(|t| t.event.is_some_and(|e| started.contains(&e)))
+        else {
+            continue;
+        };
+        let place = program.frame(event.frame).function;
+        if tracker.site.file != event.site.file
+            && is_by_all(program, event, call)
+            && told.insert((event.site.file, place))
+        {
+            let called = program.callee_text(event).unwrap_or("the tracker");
+            report
+                .at(event.site, format!("every rank writes with `{called}`"))
+                .why("each rank tells its own numbers under the same names")
+                .help("write on rank 0 alone: `if writer is not None:`")
+                .related(tracker.site, "every rank starts it here");
         }
     }
 }
@@ -101,6 +133,42 @@ from trainer import Trainer
 if __name__ == '__main__':
     torch.distributed.init_process_group('nccl')
     Trainer()
+",
+            ),
+        ]);
+    }
+
+    #[test]
+    fn functions_that_write_to_the_tracker_of_every_rank_count_once() {
+        check_files(&[
+            (
+                "loop.py",
+                "
+import torch.distributed as dist
+def train(writers, step):
+    writer = writers['writer']
+    if dist.get_rank() == 0:
+        print('epoch done')
+    writer.add_scalar('loss', 1, step)  # ~ unguarded-tracker: every rank writes
+    writer.add_scalar('rate', 1, step)
+def validate(writer):
+    if dist.get_rank() == 0:
+        writer.add_scalar('accuracy', 1, 0)
+",
+            ),
+            (
+                "main.py",
+                "
+import torch.distributed as dist
+from tensorboardX import SummaryWriter
+from loop import train, validate
+def main():
+    dist.init_process_group('nccl')
+    box = {'writer': SummaryWriter('runs'), 'steps': 0}  # ~ unguarded-tracker: every rank starts
+    train(box, 0)
+    validate(box['writer'])
+if __name__ == '__main__':
+    main()
 ",
             ),
         ]);

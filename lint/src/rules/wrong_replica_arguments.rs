@@ -188,4 +188,56 @@ if __name__ == '__main__':
 ",
         );
     }
+
+    #[test]
+    fn the_index_of_a_spawn_is_local_where_the_rank_is_more() {
+        check_python(
+            "
+import torch
+import torch.multiprocessing as mp
+from torch.utils.data.distributed import DistributedSampler
+def work(index, nodes, node, devices):
+    torch.distributed.init_process_group(
+        'nccl', rank=node * devices + index, world_size=nodes * devices)
+    DistributedSampler([1], num_replicas=nodes * devices, rank=index)  # ~ wrong-replica-arguments
+def main(nodes, node):
+    devices = torch.cuda.device_count()
+    mp.spawn(work, nprocs=devices, args=(nodes, node, devices))
+main(2, 0)
+",
+        );
+    }
+
+    #[test]
+    fn settings_that_are_set_by_name_are_not_known() {
+        check_files(&[
+            (
+                "settings.py",
+                "
+import os
+class Box:
+    pass
+class Settings:
+    def __init__(self, texts):
+        self.run = Box()
+        self.run.metrics = 'fid'
+        self.run.rank = int(os.environ['LOCAL_RANK'])
+        for name, text in texts.items():
+            setattr(self.run, name, text)
+",
+            ),
+            (
+                "main.py",
+                "
+import json, torch
+from torch.utils.data.distributed import DistributedSampler
+from settings import Settings
+torch.distributed.init_process_group('nccl')
+run = Settings(json.load(open('run.json'))).run
+if run.metrics == 'prdc':
+    DistributedSampler([1], rank=run.rank)  # ~ wrong-replica-arguments
+",
+            ),
+        ]);
+    }
 }

@@ -2,7 +2,7 @@
 
 use super::attribute::is_wrapper;
 use super::{Interpreter, Key, ObjectClass};
-use crate::analysis::event::{ArgumentValue, Call, EventId, EventKind, ExitKind, Node, Via};
+use crate::analysis::event::{ArgumentValue, Call, Event, EventId, EventKind, ExitKind, Node, Via};
 use crate::analysis::term::{Const, RankKind, Taint, Term, TermKind};
 use crate::analysis::value::Value;
 use crate::model::{CompareOp, Expr, ExprKind, Name, Site};
@@ -281,6 +281,7 @@ impl<'p> Interpreter<'p> {
             Role::WorldSize => self.rank(RankKind::WorldSize, call),
             Role::LocalWorldSize => self.rank(RankKind::LocalWorldSize, call),
             Role::DeviceCount => self.rank(RankKind::DeviceCount, call),
+            Role::IsDistributed if self.is_about_to_start() => self.value(self.terms.no),
             Role::IsDistributed => self.one(TermKind::Distributed),
             Role::IsMain => self.is_zero(RankKind::Rank),
             Role::IsLocalMain => self.is_zero(RankKind::LocalRank),
@@ -1017,6 +1018,38 @@ impl<'p> Interpreter<'p> {
         self.value(pair)
     }
 
+    /// `setattr` with names that are not known: constants of an object are its settings, and may
+    /// be others now.
+    fn overwrite_settings(&mut self, of: &Value) {
+        for object in of.terms().collect::<Vec<_>>() {
+            for (name, value) in self.store.attributes(object) {
+                let is_setting = value.terms().all(|term| match self.terms.kind(term) {
+                    TermKind::Const(_) => true,
+                    TermKind::Object(id) => self.object(*id).class == ObjectClass::List,
+                    _ => false,
+                });
+                if is_setting {
+                    let unknown = self.terms.make(TermKind::Attribute(object, name));
+                    let unknown = self.value(unknown);
+                    self.write(Key::Attribute(object, name), unknown);
+                }
+            }
+        }
+    }
+
+    /// No group was made so far, and the function that asks makes it.
+    fn is_about_to_start(&self) -> bool {
+        let made = |event: &Event<'_>| event.call().is_some_and(|c| c.role == Role::InitGroup);
+        let text = &self.project.file(self.file()).text;
+        let asks = match self.frame().function {
+            Some(function) => text.get(self.function(function).span.range()),
+            None => Some(&**text),
+        };
+        !self.frame().orphan
+            && asks.is_some_and(|text| text.contains("init_process_group"))
+            && !self.events.iter().any(made)
+    }
+
     /// Built-in functions whose meaning is not a matter of tables.
     fn built_in(
         &mut self,
@@ -1029,8 +1062,11 @@ impl<'p> Interpreter<'p> {
             "hasattr" => self.has_attribute(first?, &arguments.get(1)?.value),
             "getattr" => self.get_attribute(arguments, site),
             "setattr" => {
-                let name = arguments.get(1)?.value.single()?;
-                let name = self.terms.as_str(name)?;
+                let name = arguments.get(1)?.value.single();
+                let Some(name) = name.and_then(|name| self.terms.as_str(name)) else {
+                    self.overwrite_settings(first?);
+                    return Some(self.nothing());
+                };
                 let value = arguments.get(2)?.value.clone();
                 let expr = Some(arguments[0].expr);
                 self.assign_attribute(&first?.clone(), name, &value, site, expr, false);

@@ -50,6 +50,22 @@ impl Store {
         items
     }
 
+    /// What is written to the attributes of an object, in the order of their names.
+    pub(super) fn attributes(&self, object: Term) -> Vec<(Name, Value)> {
+        let mut found: Vec<(Name, Value)> = self
+            .now
+            .iter()
+            .filter_map(|(key, value)| match key {
+                Key::Attribute(of, name) if *of == object && !name.starts_with('<') => {
+                    Some((*name, value.clone()))
+                }
+                _ => None,
+            })
+            .collect();
+        found.sort_by_key(|(name, _)| name.to_string());
+        found
+    }
+
     pub(super) fn set(&mut self, key: Key, value: Value) {
         let old = self.now.insert(key, value);
         self.trail.push((key, old));
