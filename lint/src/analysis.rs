@@ -12,6 +12,7 @@ mod interp;
 pub mod models;
 pub mod rankflow;
 pub mod reach;
+pub mod registration;
 pub mod term;
 pub mod value;
 
@@ -86,7 +87,10 @@ pub fn entries(project: &Project) -> Vec<Entry> {
         let of_language = || project.files.iter().filter(|f| f.module.language == language);
         let files: Vec<FileId> = match language {
             Language::Python => crate::python::entries(project),
-            Language::Rust => project.crates.entries(),
+            Language::Rust => {
+                let libraries = project.crates.libraries().map(|krate| krate.root);
+                project.crates.entries().into_iter().chain(libraries).collect()
+            }
         };
         if files.is_empty() && of_language().next().is_some() {
             entries.push(Entry { file: None, language });
@@ -274,10 +278,19 @@ impl<'p> Program<'p> {
         self.run.files_run.contains(&file)
     }
 
+    /// Nothing in it runs by itself.
+    pub fn is_library(&self) -> bool {
+        self.entry.is_none_or(|file| {
+            let module = &self.project.file(file).module;
+            module.language == Language::Rust && !module.has_main
+        })
+    }
+
     /// A process group, a DDP wrapper, started processes or a framework that launches them.
     pub fn is_distributed(&self) -> bool {
         // What nobody calls does not happen; in a library everything may.
-        let happens = |event: &Event<'p>| self.entry.is_none() || !self.frame(event.frame).orphan;
+        let library = self.is_library();
+        let happens = |event: &Event<'p>| library || !self.frame(event.frame).orphan;
         let starts = |role: Role| self.calls(role).any(|(event, _)| happens(event));
         let spawns = self
             .calls(Role::Spawn)

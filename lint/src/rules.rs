@@ -5,6 +5,7 @@ mod autograd_grad_on_parameters;
 mod bad_device_ids;
 mod batch_reduction_in_forward;
 mod batchnorm_not_synced;
+mod constant_registered_as_trainable;
 mod cpu_tensor_on_nccl;
 mod data_parallel_in_use;
 mod device_zero_on_every_rank;
@@ -19,6 +20,7 @@ mod global_rank_as_device;
 pub(crate) mod invalid_syntax;
 mod isinstance_misses_ddp;
 mod legacy_launcher_argument;
+mod load_before_registration;
 mod load_without_map_location;
 mod local_rank_guard_on_shared_file;
 mod local_value_decides;
@@ -29,8 +31,10 @@ mod module_of_unwrapped_model;
 mod non_tensor_forward_output;
 mod parameters_changed_after_wrap;
 mod parameters_read_on_replica;
+mod path_reused;
 mod rank_divergent_update;
 mod reentrant_checkpoint;
+mod registered_alias_lost;
 mod repeated_forward_with_buffers;
 mod sampler_with_shuffle;
 mod shared_path_race;
@@ -45,6 +49,7 @@ mod unguarded_tracker;
 mod unknown_suppression;
 mod unregistered_parameters;
 mod unregistered_tensor_state;
+mod unsorted_variables;
 mod unused_submodule;
 mod unused_suppression;
 mod unwrapped_alias_trained;
@@ -61,6 +66,7 @@ pub static RULES: &[&Rule] = &[
     &bad_device_ids::RULE,
     &batch_reduction_in_forward::RULE,
     &batchnorm_not_synced::RULE,
+    &constant_registered_as_trainable::RULE,
     &cpu_tensor_on_nccl::RULE,
     &data_parallel_in_use::RULE,
     &device_zero_on_every_rank::RULE,
@@ -75,6 +81,7 @@ pub static RULES: &[&Rule] = &[
     &invalid_syntax::RULE,
     &isinstance_misses_ddp::RULE,
     &legacy_launcher_argument::RULE,
+    &load_before_registration::RULE,
     &load_without_map_location::RULE,
     &local_rank_guard_on_shared_file::RULE,
     &local_value_decides::RULE,
@@ -85,8 +92,10 @@ pub static RULES: &[&Rule] = &[
     &non_tensor_forward_output::RULE,
     &parameters_changed_after_wrap::RULE,
     &parameters_read_on_replica::RULE,
+    &path_reused::RULE,
     &rank_divergent_update::RULE,
     &reentrant_checkpoint::RULE,
+    &registered_alias_lost::RULE,
     &repeated_forward_with_buffers::RULE,
     &sampler_with_shuffle::RULE,
     &shared_path_race::RULE,
@@ -101,6 +110,7 @@ pub static RULES: &[&Rule] = &[
     &unknown_suppression::RULE,
     &unregistered_parameters::RULE,
     &unregistered_tensor_state::RULE,
+    &unsorted_variables::RULE,
     &unused_submodule::RULE,
     &unused_suppression::RULE,
     &unwrapped_alias_trained::RULE,

@@ -98,6 +98,8 @@ pub enum Role {
     RegisterParameter,
     RegisterBuffer,
     AddModule,
+    /// Registers what a whole model keeps elsewhere (tch-ddp's `register`).
+    RegisterModel,
     RegisterHook,
     Parameters,
     NamedParameters,

@@ -4,7 +4,7 @@
 use super::term::truth;
 use super::{Call, Const, Event, EventKind, ObjectClass, Program, RankKind, Taint, Term, TermKind};
 use super::{SAMPLES, Value};
-use crate::model::Name;
+use crate::model::{Language, Name};
 use crate::table::Role;
 
 /// A device, as a value names it.
@@ -54,6 +54,7 @@ impl<'p> Program<'p> {
             TermKind::Const(Const::Int(index)) => Some(Device::Fixed(*index)),
             TermKind::Object(_) if depth > 0 => return self.add_made_device(term, depth, found),
             TermKind::Text(parts) => self.device_of_text(parts),
+            TermKind::Outside(name) if name.ends_with("Device.Cpu") => Some(Device::Cpu),
             _ if self.is_current_device(term) => Some(Device::Current),
             _ => None,
         };
@@ -72,7 +73,9 @@ impl<'p> Program<'p> {
             return;
         };
         let Some(kind) = made.value_at(0, "type") else {
-            found.push(Device::Other(term));
+            // `group.device()` of tch-ddp is the device of this rank.
+            let of_rank = made.name.is_some_and(|n| n.starts_with("tch_ddp."));
+            found.push(if of_rank { Device::OfRank } else { Device::Other(term) });
             return;
         };
         let index = made.value_at(1, "index").filter(|v| v.single() != Some(self.terms().none));
@@ -195,6 +198,9 @@ impl<'p> Program<'p> {
         let first = || call.arguments.iter().find(|a| a.position == Some(0)).map(|a| &a.value);
         match call.role {
             Role::Move => only(self.moved_to(call)),
+            Role::MakeTensor | Role::Random if self.language == Language::Rust => {
+                self.device_of_tch(call)
+            }
             Role::MakeTensor | Role::Random => {
                 if let Some(device) = call.argument("device").known() {
                     return only(self.devices(&device.value));
@@ -223,6 +229,28 @@ impl<'p> Program<'p> {
             | Role::Reduce
             | Role::InitParameter
             | Role::RequiresGrad => of(call.receiver.as_ref().or_else(first)),
+            _ => None,
+        }
+    }
+
+    /// Where tch makes a tensor: on the device of its options, or on the CPU, where data is copied.
+    fn device_of_tch(&self, call: &Call<'p>) -> Option<Device> {
+        let name = call.name?.as_str().strip_prefix("tch.Tensor.")?;
+        let copies =
+            ["from", "from_data_size", "from_slice", "from_slice2", "of_slice", "of_slice2"];
+        if copies.contains(&name.trim_start_matches("f_")) {
+            return Some(Device::Cpu);
+        }
+        let options = call.arguments.last()?.value.single()?;
+        match self.terms().kind(options) {
+            TermKind::Outside(name) if name.ends_with("_CPU") => Some(Device::Cpu),
+            TermKind::Tuple(parts) => {
+                let device = Value::of(self.terms(), *parts.get(1)?);
+                match self.devices(&device).as_slice() {
+                    [one] => Some(*one),
+                    _ => None,
+                }
+            }
             _ => None,
         }
     }
@@ -308,6 +336,9 @@ impl<'p> Program<'p> {
 
     /// Some process group of the program talks over NCCL, as far as is known.
     pub fn uses_nccl(&self) -> bool {
+        if self.language == Language::Rust {
+            return self.groups().any(|call| self.asks_for_nccl(call));
+        }
         self.groups().any(|call| match call.argument_at(0, "backend") {
             super::Given::Known(backend) => {
                 self.texts(&backend.value).iter().any(|name| name.contains("nccl"))
@@ -320,12 +351,24 @@ impl<'p> Program<'p> {
     /// Every process group that the program starts talks over NCCL alone, or may.
     pub fn uses_only_nccl(&self) -> bool {
         let is_nccl = |call: &Call<'p>| {
+            if self.language == Language::Rust {
+                return self.asks_for_nccl(call);
+            }
             let backend = call.argument_at(0, "backend").known();
             backend.is_some_and(|b| {
                 self.texts(&b.value).iter().any(|name| &*name.to_ascii_lowercase() == "nccl")
             })
         };
         self.groups().next().is_some() && self.groups().all(is_nccl)
+    }
+
+    /// `GroupOptions { backend: Backend::Nccl, .. }` of tch-ddp.
+    fn asks_for_nccl(&self, call: &Call<'p>) -> bool {
+        let options = call.argument("options").known().and_then(|a| a.value.single());
+        let backend = options.and_then(|options| self.attribute_now(options, "backend"));
+        backend.and_then(Value::single).is_some_and(|term| {
+            matches!(self.terms().kind(term), TermKind::Outside(name) if name.ends_with(".Nccl"))
+        })
     }
 
     fn groups(&self) -> impl Iterator<Item = &Call<'p>> {

@@ -506,10 +506,11 @@ impl<'p> Program<'p> {
             TermKind::Or(parts) if !holds => {
                 parts.iter().for_each(|&p| self.literals(p, holds, into));
             }
-            TermKind::Not(inner) => self.literals(*inner, !holds, into),
-            TermKind::Const(_) => {}
-            _ => into.push((condition, holds)),
+            TermKind::Not(inner) => return self.literals(*inner, !holds, into),
+            TermKind::Const(_) => return,
+            _ => {}
         }
+        into.push((condition, holds));
     }
 
     /// A condition can hold where a path is taken.

@@ -8,6 +8,7 @@ mod call;
 mod class;
 mod expression;
 mod import;
+mod iterators;
 mod orphan;
 mod outside;
 mod statement;

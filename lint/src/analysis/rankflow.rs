@@ -213,13 +213,37 @@ impl Program<'_> {
                 }
                 (Some(x), None) => {
                     let instead = b.iter().find_map(first_event_of);
-                    push(found, first_event_of(x), instead, samples);
+                    self.push_parted(found, x, instead, samples);
                 }
                 (None, Some(y)) => {
                     let instead = a.iter().find_map(first_event_of);
-                    push(found, first_event_of(y), instead, (samples.1, samples.0));
+                    self.push_parted(found, y, instead, (samples.1, samples.0));
                 }
                 (None, None) => {}
+            }
+        }
+    }
+
+    /// The first thing that a step does, and what it does under further rank tests.
+    fn push_parted(
+        &self,
+        found: &mut Vec<Divergence>,
+        step: &Step,
+        instead: Option<EventId>,
+        samples: (Sample, Sample),
+    ) {
+        let mut events = Vec::new();
+        events_of(step, &mut events);
+        let test = |event: EventId| {
+            let mut nodes = self.conditions(self.event(event).path);
+            nodes.find(|n| self.terms().taint(n.condition).has(super::Taint::RANK)).map(|n| n.site)
+        };
+        let mut told: Vec<Option<Site>> = Vec::new();
+        for event in events {
+            let site = test(event);
+            if told.is_empty() || site.is_some() && !told.contains(&site) {
+                told.push(site);
+                push(found, Some(event), instead, samples);
             }
         }
     }
@@ -307,6 +331,17 @@ fn same_list(a: &Steps, b: &Steps) -> bool {
 
 fn first_event(steps: &[Step]) -> Option<EventId> {
     steps.iter().find_map(first_event_of)
+}
+
+fn events_of(step: &Step, into: &mut Vec<EventId>) {
+    match step {
+        Step::Together { event, .. } => into.push(*event),
+        Step::If { then, otherwise, .. } => {
+            then.iter().chain(otherwise.iter()).for_each(|step| events_of(step, into));
+        }
+        Step::Loop { body, .. } => body.iter().for_each(|step| events_of(step, into)),
+        Step::Leave(_) => {}
+    }
 }
 
 fn first_event_of(step: &Step) -> Option<EventId> {

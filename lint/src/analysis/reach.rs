@@ -7,6 +7,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::Entry;
 use crate::model::{Arm, FileId, Handler, Import, Imported, Module, Name, Stmt, StmtKind};
 use crate::project::{Project, Resolution};
+use crate::rust::crates::mentions_tch;
 
 /// An entry with what it reaches.
 #[derive(Clone, Debug)]
@@ -76,12 +77,19 @@ pub fn plan(project: &Project, entries: &[Entry]) -> Vec<Planned> {
     for (file, index) in owner {
         planned[index].owned.insert(file);
     }
+    // A library of which programs reach everything has nothing of its own to tell.
+    let libraries: FxHashSet<FileId> = project.crates.libraries().map(|k| k.root).collect();
+    for program in &mut planned {
+        let is_library = program.entry.file.is_some_and(|file| libraries.contains(&file));
+        program.is_parallel &= !is_library || !program.owned.is_empty();
+    }
     planned
 }
 
 /// The text has a word without which no program wraps a model or runs on several ranks.
 pub fn speaks_of_several(text: &str) -> bool {
-    WORDS.iter().any(|word| text.contains(word))
+    // How tch registers variables matters in one process, too.
+    WORDS.iter().any(|word| text.contains(word)) || mentions_tch(text)
 }
 
 fn reached(project: &Project, imports: &[Vec<&Import>], entry: Entry) -> FxHashSet<FileId> {

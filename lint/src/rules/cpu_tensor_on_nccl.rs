@@ -29,6 +29,30 @@ declare_rule! {
     /// count = torch.tensor([3.0], device="cuda")
     /// dist.all_reduce(count)
     /// ```
+    /// ```rust bad
+    /// use tch::Tensor;
+    /// use tch_ddp::{Backend, GroupOptions, Launch, ProcessGroup};
+    ///
+    /// fn main() -> anyhow::Result<()> {
+    ///     let options = GroupOptions { backend: Backend::Nccl, ..Default::default() };
+    ///     let group = ProcessGroup::init(&Launch::from_env()?, options)?;
+    ///     let count = Tensor::from(3.0);
+    ///     group.all_reduce(&count)?; //~ cpu-tensor-on-nccl
+    ///     Ok(())
+    /// }
+    /// ```
+    /// ```rust good
+    /// use tch::Tensor;
+    /// use tch_ddp::{Backend, GroupOptions, Launch, ProcessGroup};
+    ///
+    /// fn main() -> anyhow::Result<()> {
+    ///     let options = GroupOptions { backend: Backend::Nccl, ..Default::default() };
+    ///     let group = ProcessGroup::init(&Launch::from_env()?, options)?;
+    ///     let count = Tensor::from(3.0).to_device(group.device());
+    ///     group.all_reduce(&count)?;
+    ///     Ok(())
+    /// }
+    /// ```
     ///
     /// # Known limits
     /// A group that was started without a backend, or with `cpu:gloo,cuda:nccl`, takes tensors
@@ -39,7 +63,7 @@ declare_rule! {
         level: Level::Error,
         harm: Harm::Crash,
         tier: 1,
-        languages: PYTHON,
+        languages: BOTH,
         fix: FixKind::No,
         check,
     };
@@ -66,7 +90,12 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
             report
                 .at(event.site, format!("`{text}` is on the CPU, and the group talks over NCCL"))
                 .why("NCCL takes tensors on GPUs alone: this raises")
-                .help("make the tensor on this rank's GPU: `device=\"cuda\"`, or move it there")
+                .help(match program.language {
+                    Language::Python => {
+                        "make the tensor on this rank's GPU: `device=\"cuda\"`, or move it there"
+                    }
+                    Language::Rust => "move it to this rank's GPU: `.to_device(group.device())`",
+                })
                 .related(made, "made here, on the CPU");
             break;
         }
@@ -228,6 +257,46 @@ side = dist.new_group(backend='gloo')
 dist.all_reduce(torch.ones(1), group=side)
 out = [None, None]
 dist.all_gather_object(out, {'n': torch.ones(1)})
+",
+        );
+    }
+
+    #[test]
+    fn counters_of_tch_count_unless_they_are_moved() {
+        check_rust(
+            "
+use tch::{Device, Kind, Tensor};
+use tch_ddp::{Backend, GroupOptions, Launch, ProcessGroup};
+fn total(pg: &ProcessGroup, n: i64) -> i64 {
+    let n = Tensor::from_slice(&[n, 1]);
+    pg.all_reduce(&n).unwrap(); //~ cpu-tensor-on-nccl: `n`
+    n.int64_value(&[0])
+}
+fn main() {
+    let mut options = GroupOptions::default();
+    options.backend = Backend::Nccl;
+    let pg = ProcessGroup::init(&Launch::from_env().unwrap(), options).unwrap();
+    total(&pg, 4);
+    let zeros = Tensor::zeros([2], (Kind::Float, Device::Cpu));
+    pg.broadcast(&zeros, 0).unwrap(); //~ cpu-tensor-on-nccl: `zeros`
+    let here = Tensor::zeros([2], (Kind::Float, pg.device()));
+    pg.all_reduce(&here).unwrap();
+    let moved = Tensor::from(3i64).to_device(pg.device());
+    pg.all_reduce(&moved).unwrap();
+}
+",
+        );
+        check_rust(
+            "
+use tch::Tensor;
+use tch_ddp::{Backend, GroupOptions, Launch, ProcessGroup};
+fn main() {
+    for backend in [Backend::Auto, Backend::Gloo] {
+        let options = GroupOptions { backend, ..GroupOptions::default() };
+        let pg = ProcessGroup::init(&Launch::from_env().unwrap(), options).unwrap();
+        pg.all_reduce(&Tensor::from(1.0)).unwrap();
+    }
+}
 ",
         );
     }

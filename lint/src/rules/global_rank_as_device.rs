@@ -25,6 +25,26 @@ declare_rule! {
     /// dist.init_process_group("nccl")
     /// torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     /// ```
+    /// ```rust bad
+    /// use tch::{Device, nn};
+    ///
+    /// fn main() -> anyhow::Result<()> {
+    ///     let launch = tch_ddp::Launch::from_env()?;
+    ///     let group = tch_ddp::ProcessGroup::init(&launch, Default::default())?;
+    ///     let vs = nn::VarStore::new(Device::Cuda(launch.rank())); //~ global-rank-as-device
+    ///     Ok(())
+    /// }
+    /// ```
+    /// ```rust good
+    /// use tch::nn;
+    ///
+    /// fn main() -> anyhow::Result<()> {
+    ///     let launch = tch_ddp::Launch::from_env()?;
+    ///     let group = tch_ddp::ProcessGroup::init(&launch, Default::default())?;
+    ///     let vs = nn::VarStore::new(group.device());
+    ///     Ok(())
+    /// }
+    /// ```
     ///
     /// # Known limits
     /// One finding for each function. The index that `mp.spawn` gives is the rank on its node,
@@ -35,7 +55,7 @@ declare_rule! {
         level: Level::Error,
         harm: Harm::Crash,
         tier: 2,
-        languages: PYTHON,
+        languages: BOTH,
         fix: FixKind::No,
         check,
     };
@@ -61,7 +81,14 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
             report
                 .at(event.site, "the global rank chooses the device")
                 .why("on the second node it is larger than the number of devices there")
-                .help("use the rank on the node: `int(os.environ[\"LOCAL_RANK\"])`");
+                .help(match program.language {
+                    Language::Python => {
+                        "use the rank on the node: `int(os.environ[\"LOCAL_RANK\"])`"
+                    }
+                    Language::Rust => {
+                        "use `group.device()`, or `Device::Cuda(launch.local_rank())`"
+                    }
+                });
         }
     }
 }
@@ -195,6 +222,45 @@ def main(net):
 main(torch.nn.Linear(2, 2))
 ",
         );
+    }
+
+    #[test]
+    fn a_rank_of_the_environment_counts_in_rust() {
+        check_files(&[
+            (
+                "src/main.rs",
+                "
+mod place;
+use tch::nn;
+use tch_ddp::{Ddp, DdpOptions, GroupOptions, Launch, ProcessGroup};
+fn main() -> anyhow::Result<()> {
+    let group = ProcessGroup::init(&Launch::from_env()?, GroupOptions::default())?;
+    let vs = nn::VarStore::new(place::device());
+    let net = nn::linear(vs.root(), 2, 2, Default::default());
+    let ddp = Ddp::new(net, vs, &group, DdpOptions::default())?;
+    Ok(())
+}
+",
+            ),
+            (
+                "src/place.rs",
+                "
+use std::env;
+use tch::{Cuda, Device};
+pub fn device() -> Device {
+    let rank = env::var(\"RANK\").unwrap().parse::<usize>().unwrap();
+    Device::Cuda(rank) //~ global-rank-as-device
+}
+pub fn spread() -> Device {
+    let rank: usize = env::var(\"RANK\").unwrap().parse().unwrap();
+    Device::Cuda(rank % Cuda::device_count() as usize)
+}
+pub fn local() -> Device {
+    Device::Cuda(env::var(\"LOCAL_RANK\").unwrap().parse::<usize>().unwrap())
+}
+",
+            ),
+        ]);
     }
 
     #[test]

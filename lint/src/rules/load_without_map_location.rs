@@ -32,8 +32,29 @@ declare_rule! {
     /// model = torch.nn.Linear(8, 1).cuda()
     /// model.load_state_dict(torch.load("model.pt", map_location="cpu"))
     /// ```
+    /// ```rust bad
+    /// use tch::CModule;
+    ///
+    /// fn main() -> anyhow::Result<()> {
+    ///     let launch = tch_ddp::Launch::from_env()?;
+    ///     let group = tch_ddp::ProcessGroup::init(&launch, Default::default())?;
+    ///     let teacher = CModule::load("teacher.pt")?; //~ load-without-map-location
+    ///     Ok(())
+    /// }
+    /// ```
+    /// ```rust good
+    /// use tch::CModule;
+    ///
+    /// fn main() -> anyhow::Result<()> {
+    ///     let launch = tch_ddp::Launch::from_env()?;
+    ///     let group = tch_ddp::ProcessGroup::init(&launch, Default::default())?;
+    ///     let teacher = CModule::load_on_device("teacher.pt", group.device())?;
+    ///     Ok(())
+    /// }
+    /// ```
     ///
     /// # Known limits
+    /// tch's `VarStore::load` copies to the store's device and is silent. Of Python:
     /// Only what goes into a model or an optimizer counts, not data sets and random states. A
     /// file of each rank (its path contains the rank) goes back to that rank's device: silent.
     pub static RULE = {
@@ -41,14 +62,20 @@ declare_rule! {
         level: Level::Warning,
         harm: Harm::Waste,
         tier: 1,
-        languages: PYTHON,
+        languages: BOTH,
         fix: FixKind::Unsafe,
         check,
     };
 }
 
 fn check(program: &Program<'_>, report: &mut Report<'_>) {
-    if !program.is_distributed() || !uses_gpus(program) {
+    if !program.is_distributed() {
+        return;
+    }
+    if program.language == Language::Rust {
+        return check_modules(program, report);
+    }
+    if !uses_gpus(program) {
         return;
     }
     for (event, call) in program.calls(Role::Load) {
@@ -66,6 +93,28 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
             .help("load to the CPU: `map_location=\"cpu\"`; `load_state_dict` moves what it copies")
             .fix(fix(program, event));
     }
+}
+
+/// tch: `CModule::load`, which names no device.
+fn check_modules(program: &Program<'_>, report: &mut Report<'_>) {
+    for (event, call) in program.calls(Role::Load) {
+        let named = call.name.map_or("", |name| name.as_str());
+        let loads = matches!(named, "tch.CModule.load" | "tch.CModule.load_data");
+        if !loads || !runs_on_every_rank(program, event) || is_gloo(program) {
+            continue;
+        }
+        let file = program.file_text(call, event).unwrap_or_else(|| "the module".to_owned());
+        let called = program.callee_text(event).unwrap_or("CModule::load");
+        report
+            .at(event.site, format!("every rank loads {file} to the device it was saved from"))
+            .why("what was saved from a GPU goes to GPU 0 in every process: that GPU fills up")
+            .help(format!("name this rank's device: `{called}_on_device(.., group.device())`"));
+    }
+}
+
+/// A group of tch-ddp that was asked to stay on the CPU.
+fn is_gloo(program: &Program<'_>) -> bool {
+    program.mentions_text(&["Backend::Gloo"])
 }
 
 fn uses_gpus(program: &Program<'_>) -> bool {
@@ -170,6 +219,35 @@ def work(gpu, n):
     net(torch.ones(2)).sum().backward()
 if __name__ == '__main__':
     mp.spawn(work, args=(2,), nprocs=2)
+",
+        );
+    }
+
+    #[test]
+    fn modules_of_torch_script_count() {
+        check_rust(
+            "
+use tch::{nn, CModule, Device};
+struct Teacher { net: CModule }
+impl Teacher {
+    fn read(path: &str) -> Teacher {
+        let mut net = CModule::load(path).unwrap(); //~ load-without-map-location: `path`
+        net.to(Device::Cuda(0), tch::Kind::Float, false);
+        Teacher { net }
+    }
+}
+fn main() -> anyhow::Result<()> {
+    let launch = tch_ddp::Launch::from_env()?;
+    let group = tch_ddp::ProcessGroup::init(&launch, Default::default())?;
+    let teacher = Teacher::read(\"teacher.pt\");
+    let judge = CModule::load_on_device(\"judge.pt\", group.device())?;
+    let mut vs = nn::VarStore::new(group.device());
+    vs.load(\"start.ot\")?;
+    if group.is_main() {
+        CModule::load(\"shown.pt\")?;
+    }
+    Ok(())
+}
 ",
         );
     }

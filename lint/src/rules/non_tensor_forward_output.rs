@@ -2,6 +2,7 @@ use crate::analysis::facts::Wrapper;
 use crate::analysis::{
     ClassRef, Const, Event, EventKind, ObjectClass, ObjectId, Term, TermKind, Value,
 };
+use crate::model::{Class, Expr, Field};
 use crate::prelude::*;
 use crate::table::Role;
 
@@ -133,10 +134,15 @@ fn is_outermost(program: &Program<'_>, event: &Event<'_>, wrapper: ObjectId) -> 
 /// The wrapper looks into the output.
 fn gathers(program: &Program<'_>, wrapper: ObjectId, kind: Wrapper) -> bool {
     let object = program.object(wrapper);
+    let is_on = |value: &Value| value.single() == Some(program.terms().yes);
     kind == Wrapper::Dp
         || object.arguments.iter().any(|a| {
-            a.name.is_some_and(|n| &*n == "find_unused_parameters")
-                && a.value.single() == Some(program.terms().yes)
+            let option = |t: Term| program.attribute_now(t, "find_unused_parameters");
+            match a.name.as_deref() {
+                Some("find_unused_parameters") => is_on(&a.value),
+                Some("options") => a.value.single().and_then(option).is_some_and(is_on),
+                _ => false,
+            }
         })
 }
 
@@ -152,7 +158,7 @@ fn odd_term(program: &Program<'_>, term: Term, kind: Wrapper, depth: u32) -> Opt
     match program.terms().kind(term) {
         TermKind::Const(Const::Str(_)) | TermKind::Text(_) => Some("a string".to_owned()),
         TermKind::Const(Const::Int(_) | Const::Float(_) | Const::Bool(_))
-            if kind == Wrapper::Dp =>
+            if kind == Wrapper::Dp || program.language == Language::Rust =>
         {
             Some("a number".to_owned())
         }
@@ -164,7 +170,9 @@ fn odd_term(program: &Program<'_>, term: Term, kind: Wrapper, depth: u32) -> Opt
             ObjectClass::Project(class) => odd_object(program, class, kind),
             _ => None,
         },
-        _ if kind == Wrapper::Dp => host_number(program, term),
+        _ if kind == Wrapper::Dp || program.language == Language::Rust => {
+            host_number(program, term)
+        }
         _ => None,
     }
 }
@@ -176,8 +184,10 @@ fn odd_object(program: &Program<'_>, class: ClassRef, kind: Wrapper) -> Option<S
         |name: &str| definition.bases.iter().any(|b| b.last_name().is_some_and(|n| &*n == name));
     let is_dataclass =
         definition.decorators.iter().any(|d| d.last_name().is_some_and(|n| &*n == "dataclass"));
-    // Rust structs of tensors are what `TensorOutput` is for.
-    if program.language == Language::Rust || named("NamedTuple") || named("ModelOutput") {
+    if program.language == Language::Rust {
+        return odd_field(definition);
+    }
+    if named("NamedTuple") || named("ModelOutput") {
         return None;
     }
     if definition
@@ -191,6 +201,23 @@ fn odd_object(program: &Program<'_>, class: ClassRef, kind: Wrapper) -> Option<S
         return None;
     }
     Some(format!("an object of class `{}`", definition.name))
+}
+
+/// A field of a Rust struct that surely holds no tensor; structs of tensors are what
+/// `TensorOutput` is for.
+fn odd_field(definition: &Class) -> Option<String> {
+    let is_skipped = |field: &Field| !field.decorators.is_empty();
+    let odd = definition.fields.iter().find(|field| {
+        let class = field.annotation.as_ref().and_then(Expr::last_name);
+        !is_skipped(field)
+            && class.is_some_and(|name| {
+                matches!(
+                    &*name,
+                    "bool" | "f32" | "f64" | "i32" | "i64" | "u32" | "u64" | "usize" | "String"
+                )
+            })
+    })?;
+    Some(format!("`{}`, whose `{}` is no tensor", definition.name, odd.name))
 }
 
 /// A number read off a tensor on the host.

@@ -123,7 +123,9 @@ impl<'p> Program<'p> {
                     found.extend(given.map(|a| (event.site, a.value.clone())));
                 }
                 Role::Random if self.language == Language::Rust => {
-                    found.extend(self.random_batch(call).map(|v| (event.site, v)));
+                    let size = self.random_batch(call);
+                    found
+                        .extend(size.map(|v| (self.trained_at(event.id).unwrap_or(event.site), v)));
                 }
                 _ => {}
             }
@@ -137,6 +139,17 @@ impl<'p> Program<'p> {
         self.objects().iter().filter(|o| o.role == Role::DistributedSampler).filter_map(|o| {
             let size = self.attribute_now(self.term_of(o.id), "batch_size")?;
             Some((o.site, size.clone()))
+        })
+    }
+
+    /// The step that trains on what an event drew.
+    fn trained_at(&self, drawn: crate::analysis::EventId) -> Option<Site> {
+        [Role::FusedStep, Role::Backward].into_iter().find_map(|role| {
+            let uses = |call: &crate::analysis::Call<'p>| {
+                let given = call.arguments.iter().map(|a| &a.value).chain(&call.receiver);
+                given.into_iter().any(|value| value.comes_from(self.terms(), drawn))
+            };
+            self.calls(role).find(|(_, call)| uses(call)).map(|(event, _)| event.site)
         })
     }
 

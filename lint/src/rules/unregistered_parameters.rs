@@ -1,6 +1,6 @@
 use rustc_hash::FxHashSet;
 
-use crate::analysis::{EventKind, Object, ObjectClass, Term, TermKind};
+use crate::analysis::{Call, EventKind, Object, ObjectClass, Term, TermKind};
 use crate::prelude::*;
 use crate::table::{Flag, Role};
 
@@ -58,8 +58,8 @@ declare_rule! {
     /// struct Scale { weights: Vec<Tensor> }
     ///
     /// fn build(device: tch::Device) -> Scale {
-    ///     let one = || Tensor::ones([4], (Kind::Float, device)).set_requires_grad(true);
-    ///     Scale { weights: vec![one(), one()] } //~ unregistered-parameters
+    ///     let one = || Tensor::ones([4], (Kind::Float, device)).set_requires_grad(true); //~ unregistered-parameters
+    ///     Scale { weights: vec![one(), one()] }
     /// }
     ///
     /// fn train(vs: nn::VarStore, group: &tch_ddp::ProcessGroup) {
@@ -128,14 +128,26 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
             (_, "sub-modules") => "hold them in an `nn.ModuleList` or `nn.ModuleDict`",
             _ => "hold them in an `nn.ParameterList` or `nn.ParameterDict`",
         };
+        let made = trainable_made(program, lost);
+        let message = format!("`{name}` keeps {what} where the model does not see them");
         let draft = report
-            .at(event.site, format!("`{name}` keeps {what} where the model does not see them"))
+            .at(made.unwrap_or(event.site), message)
             .why("they are neither broadcast nor reduced: each rank trains its own, unsaved")
             .help(instead);
-        if let Some(object) = program.object_of(lost) {
+        if made.is_some() {
+            draft.related(event.site, "kept here");
+        } else if let Some(object) = program.object_of(lost) {
             draft.related(object.site, "one of them is made here");
         }
     }
+}
+
+/// Where Rust code makes a tensor trainable by hand.
+fn trainable_made(program: &Program<'_>, tensor: Term) -> Option<Site> {
+    let makes = |call: &Call<'_>| call.result.single() == Some(tensor);
+    let of_rust = program.language == Language::Rust;
+    let (event, _) = program.calls(Role::RequiresGrad).find(|(_, call)| makes(call))?;
+    of_rust.then_some(event.site)
 }
 
 /// A module of the project; in Rust an un-annotated struct that is one, or is wrapped.
@@ -287,8 +299,8 @@ fn train(vs: nn::VarStore, group: &ProcessGroup) {{
         };
         let ones = "Tensor::ones([1], (Kind::Float, p.device()))";
         let lost = program(&format!("{ones}.set_requires_grad(true)"));
-        let mark = "Scaled { layer, scale } //~ unregistered-parameters: `scale`";
-        check_rust(&lost.replace("Scaled { layer, scale }\n", &format!("{mark}\n")));
+        let mark = "grad(true); //~ unregistered-parameters: `scale`";
+        check_rust(&lost.replace("grad(true);", mark));
         check_rust(&program("p.ones(\"scale\", &[1])"));
         check_rust(&program(ones));
     }

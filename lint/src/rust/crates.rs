@@ -123,9 +123,10 @@ impl Crates {
             && krate.modules.contains_key(MAIN)
     }
 
-    /// Libraries whose code no entry of the project names.
+    /// Libraries, but for those that the tables describe.
     pub fn libraries(&self) -> impl Iterator<Item = &Crate> {
-        self.all.iter().filter(|krate| krate.kind == CrateKind::Library)
+        let is_known = |krate: &Crate| is_known_crate(&krate.name);
+        self.all.iter().filter(move |k| k.kind == CrateKind::Library && !is_known(k))
     }
 
     /// The file is part of a crate that uses tch, or of one that such a crate uses. Other files
@@ -160,6 +161,10 @@ impl Crates {
         if first == "crate" {
             return Some(self.all[home].longest(rest));
         }
+        // What these are is known by name, also where the project holds their source.
+        if is_known_crate(first) {
+            return None;
+        }
         let package = self.all[home].package.map(|package| &self.packages[package]);
         if let Some(&other) = package.and_then(|package| package.dependencies.get(first))
             && other != home
@@ -177,6 +182,11 @@ impl Crates {
         let of_entry = |&&index: &&usize| Some(self.all[index].root) == entry;
         place.crates.iter().find(of_entry).or(place.crates.first()).copied()
     }
+}
+
+/// The tables say what its names are; its source is not looked into.
+fn is_known_crate(name: &str) -> bool {
+    matches!(name, "tch" | "tch_ddp" | "tch_ddp_macros")
 }
 
 /// Stands among the modules of a crate whose root has a `fn main`. No path can spell it.

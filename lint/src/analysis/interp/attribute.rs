@@ -164,7 +164,10 @@ impl<'p> Interpreter<'p> {
         site: Site,
     ) -> Value {
         let Some(found) = self.class_member(class, name) else {
-            return self.plain_attribute(object, name);
+            return match self.declared_field(object, class, name, site) {
+                Some(value) => value,
+                None => self.plain_attribute(object, name),
+            };
         };
         let TermKind::Function { function, closure, bound: None } = *self.terms.kind(found) else {
             return self.value(found);
@@ -187,6 +190,24 @@ impl<'p> Interpreter<'p> {
             return self.call_term(method, Vec::new(), site, None);
         }
         self.value(method)
+    }
+
+    /// Rust: a field that nobody is seen to fill, by its declared type.
+    fn declared_field(
+        &mut self,
+        object: Term,
+        class: crate::analysis::term::ClassRef,
+        name: Name,
+        site: Site,
+    ) -> Option<Value> {
+        if !self.is_rust() || class.file != self.file() {
+            return None;
+        }
+        let fields = &self.project.file(class.file).module.class(class.index).fields;
+        let annotation = fields.iter().find(|field| field.name == name)?.annotation.as_ref()?;
+        let value = self.typed(annotation, site)?;
+        self.write(Key::Attribute(object, name), value.clone());
+        Some(value)
     }
 
     /// An attribute of the module inside a wrapper; a method stays bound to the way there.
@@ -342,7 +363,10 @@ impl<'p> Interpreter<'p> {
     pub(super) fn typed(&mut self, annotation: &'p Expr, site: Site) -> Option<Value> {
         let annotation = match &annotation.kind {
             ExprKind::Index { value, index } => match value.last_name().as_deref() {
-                Some("Rc" | "Arc" | "Box" | "Ref" | "RefMut" | "MutexGuard") => index,
+                Some(
+                    "Rc" | "Arc" | "Box" | "Ref" | "RefMut" | "MutexGuard" | "Borrow" | "AsRef"
+                    | "Into",
+                ) => index,
                 _ => annotation,
             },
             _ => annotation,

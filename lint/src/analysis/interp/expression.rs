@@ -453,14 +453,14 @@ impl<'p> Interpreter<'p> {
             return self.terms.binary(op, left, right);
         }
         let (a, b) = (self.value(left), self.value(right));
-        if let Some(made) = self.path_below(op, left, site) {
+        if let Some(made) = self.path_below(op, left, right, site) {
             return made;
         }
         self.derived(site, &[&a, &b])
     }
 
     /// tch: `path / "name"` is a path below.
-    fn path_below(&mut self, op: BinaryOp, left: Term, site: Site) -> Option<Term> {
+    fn path_below(&mut self, op: BinaryOp, left: Term, name: Term, site: Site) -> Option<Term> {
         if op != BinaryOp::Div || !self.is_rust() {
             return None;
         }
@@ -470,8 +470,9 @@ impl<'p> Interpreter<'p> {
             return None;
         }
         let term = self.new_object(site, ObjectClass::Outside(class), Vec::new(), None);
-        let parent = self.value(left);
+        let (parent, name) = (self.value(left), self.value(name));
         self.write(Key::Attribute(term, Name::new("<parent>")), parent);
+        self.write(Key::Attribute(term, Name::new("<name>")), name);
         Some(term)
     }
 
@@ -656,7 +657,7 @@ impl<'p> Interpreter<'p> {
         self.item_at(term, site)
     }
 
-    fn item_at(&mut self, term: Term, site: Site) -> Value {
+    pub(super) fn item_at(&mut self, term: Term, site: Site) -> Value {
         if let Some(contents) = self.loop_contents(term) {
             return contents;
         }

@@ -87,7 +87,7 @@ impl<'p> Interpreter<'p> {
         let resolution = self.resolve(import.level, &import.module);
         let module = self.module_term(resolution, import.module);
         let file = self.file();
-        self.star_imports.entry(file).or_default().push(module);
+        self.add_star_imports(file, [module]);
         if let TermKind::Module(from) = *self.terms.kind(module) {
             self.copy_globals(from, file);
         }
@@ -95,7 +95,17 @@ impl<'p> Interpreter<'p> {
 
     fn copy_globals(&mut self, from: FileId, to: FileId) {
         let more = self.star_imports.get(&from).cloned().unwrap_or_default();
-        self.star_imports.entry(to).or_default().extend(more);
+        self.add_star_imports(to, more);
+    }
+
+    /// Each once: modules that import all of each other would double their lists for ever.
+    fn add_star_imports(&mut self, to: FileId, more: impl IntoIterator<Item = Term>) {
+        let known = self.star_imports.entry(to).or_default();
+        for module in more {
+            if !known.contains(&module) {
+                known.push(module);
+            }
+        }
     }
 
     /// Runs a file's top level, once.
@@ -131,5 +141,36 @@ impl<'p> Interpreter<'p> {
         if id.0 > 0 {
             self.frame = caller;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::analysis::{Program, entries, plan};
+    use crate::rule::testing::project;
+    use crate::table::Table;
+
+    /// Each of these modules imports all of each other; a list that grew with each import would
+    /// have 2^16 entries.
+    #[test]
+    fn modules_that_import_all_of_each_other_do_so_once() {
+        let names: Vec<String> = (0..16).map(|index| format!("part{index}")).collect();
+        let lines = |before: &str, after: &str| {
+            let line = |name: &String| [before, name.as_str(), after].concat();
+            names.iter().map(line).collect::<Vec<_>>().concat()
+        };
+        let everything = lines("use crate::", "::*;\n");
+        let declared = lines("mod ", ";\n");
+        let main = format!("{declared}{everything}fn main() {{ tch_ddp::Launch::from_env(); }}");
+        let mut files = vec![("src/main.rs".to_owned(), main)];
+        files.extend(names.iter().map(|name| (format!("src/{name}.rs"), everything.clone())));
+        let files: Vec<(&str, &str)> =
+            files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
+        let project = project(&files);
+        let planned = plan(&project, &entries(&project));
+        let program = Program::new(&project, Table::built_in(), &planned[0]);
+        let imports = &program.run.star_imports;
+        assert_eq!(imports.len(), files.len());
+        assert!(imports.values().all(|all| all.len() <= files.len()), "{imports:?}");
     }
 }

@@ -64,6 +64,9 @@ impl<'p> Interpreter<'p> {
         if let Some(value) = self.then(receiver, &method, &arguments, site) {
             return value;
         }
+        if let Some(value) = self.iterator_method(receiver, &method, &arguments, site, expr) {
+            return value;
+        }
         let row = self.method_row(receiver, method);
         let Some(row) = row else {
             return self.call_unknown_method(receiver, method, arguments, site, expr);
