@@ -103,7 +103,9 @@ fn nccl_includes(libdir: &Path) -> Result<Vec<PathBuf>, String> {
     let mut folders: Vec<PathBuf> = env::var_os("NCCL_INCLUDE")
         .map(|paths| env::split_paths(&paths).collect())
         .unwrap_or_default();
-    if let Some(packages) = libdir.ancestors().nth(2) {
+    // `.libtorch` is a link; the packages lie beside what it leads to.
+    let real = libdir.canonicalize().unwrap_or_else(|_| libdir.to_owned());
+    if let Some(packages) = real.ancestors().nth(2) {
         for package in ["nccl", "cu13", "cu12"] {
             folders.push(packages.join("nvidia").join(package).join("include"));
             folders.push(packages.join("nvidia").join(package).join("include/cccl"));
