@@ -46,6 +46,8 @@ pub enum Around {
     Argument(Box<[Name]>),
     /// Looks up an item of it.
     Item,
+    /// Takes a slice of it: `x[:n]`, `x[:, 0]`, `x[None]`.
+    Slice,
     /// Computes with it.
     Operand,
     Other,
@@ -70,8 +72,8 @@ pub struct Mention {
     /// The method whose `self` is in sight.
     pub method: Option<FunctionRef>,
     pub class: Option<ClassRef>,
-    /// The tests of `if`s around it in its function.
-    pub tests: Vec<Site>,
+    /// The tests of `if`s around it in its function; whether it stands where they hold.
+    pub tests: Vec<(Site, bool)>,
 }
 
 /// Attributes that are mentioned by a name made at run time.
@@ -304,7 +306,7 @@ struct Walk<'p, 'i> {
     method: Option<FunctionRef>,
     class: Option<ClassRef>,
     around: Vec<&'p Expr>,
-    tests: Vec<Span>,
+    tests: Vec<(Span, bool)>,
 }
 
 impl<'p, 'i> Walk<'p, 'i> {
@@ -318,10 +320,11 @@ impl<'p, 'i> Walk<'p, 'i> {
         for statement in body {
             if let StmtKind::If { test, body, otherwise } = &statement.kind {
                 self.expr(test, Access::Read);
-                self.tests.push(test.span);
-                self.block(body);
-                self.block(otherwise);
-                self.tests.pop();
+                for (holds, arm) in [(true, body), (false, otherwise)] {
+                    self.tests.push((test.span, holds));
+                    self.block(arm);
+                    self.tests.pop();
+                }
                 continue;
             }
             statement.each_part(&mut |part| self.part(part));
@@ -429,7 +432,11 @@ impl<'p, 'i> Walk<'p, 'i> {
             function: self.function,
             method: self.method,
             class: self.class,
-            tests: self.tests.iter().map(|&span| Site { file: self.file, span }).collect(),
+            tests: self
+                .tests
+                .iter()
+                .map(|&(span, holds)| (Site { file: self.file, span }, holds))
+                .collect(),
         });
     }
 
@@ -444,7 +451,16 @@ fn around_of(inner: &Expr, outer: &Expr) -> Around {
         ExprKind::Attribute { name, .. } => Around::Attribute(*name),
         ExprKind::Call { callee, .. } if callee.span == inner.span => Around::Callee,
         ExprKind::Call { callee, .. } => Around::Argument(callee.path().unwrap_or_default().into()),
-        ExprKind::Index { value, .. } if value.span == inner.span => Around::Item,
+        ExprKind::Index { value, index } if value.span == inner.span => {
+            let slices = |e: &Expr| {
+                matches!(e.kind, ExprKind::Slice { .. } | ExprKind::Literal(Literal::None))
+            };
+            let is_slice = match &index.kind {
+                ExprKind::Collection { items, .. } => items.iter().any(slices),
+                _ => slices(index),
+            };
+            if is_slice { Around::Slice } else { Around::Item }
+        }
         ExprKind::Binary { .. } | ExprKind::Unary { .. } | ExprKind::Compare { .. } => {
             Around::Operand
         }

@@ -439,7 +439,7 @@ fn check_part(
             if is_whole && is_forward {
                 check_unpacking(&code, report);
             }
-            check_reductions(&code, report, is_forward);
+            check_reductions(&code, report, is_whole, is_forward);
         }
     }
 }
@@ -522,9 +522,15 @@ fn passes(expr: &Expr, names: &[Name]) -> bool {
 }
 
 /// Means over the batch, and comparisons of its samples with each other.
-fn check_reductions(code: &Code<'_, '_>, report: &mut Report<'_>, is_forward: bool) {
+fn check_reductions(
+    code: &Code<'_, '_>,
+    report: &mut Report<'_>,
+    is_whole: bool,
+    is_forward: bool,
+) {
     each_expr(&code.definition.body, &mut |expr| {
-        if let Some(of) = reduced_over_batch(expr)
+        // Further inside the first dimension may be another one.
+        if let Some(of) = reduced_over_batch(expr).filter(|_| is_whole)
             && is_batch(code, of, is_forward, 4)
         {
             let text = code.program.text(code.site(of.span));

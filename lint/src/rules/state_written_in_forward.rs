@@ -100,7 +100,8 @@ fn check_attributes(program: &Program<'_>, report: &mut Report<'_>) {
             continue;
         };
         let lineage = program.lineage(class);
-        let builds_on_itself = *augmented || mentions_itself(program, event, *name);
+        let builds_on_itself = (*augmented || mentions_itself(program, event, *name))
+            && !is_set_before(program, event, *of, *name);
         let read_later = read_outside(program, &lineage, *name);
         let is_buffer = is_buffer(program, *of, *name);
         let draft = match kind {
@@ -138,6 +139,22 @@ fn check_attributes(program: &Program<'_>, report: &mut Report<'_>) {
             draft.related(read, "read here");
         }
     }
+}
+
+/// The same forward sets the attribute anew before: nothing is carried over.
+fn is_set_before(program: &Program<'_>, event: &Event<'_>, of: Term, name: Name) -> bool {
+    program.stored_on(of).iter().map(|&id| program.event(id)).any(|earlier| {
+        let is_anew = match &earlier.kind {
+            EventKind::AttributeStore { name: n, augmented, .. } => {
+                *n == name && !augmented && !mentions_itself(program, earlier, name)
+            }
+            _ => false,
+        };
+        is_anew
+            && earlier.id < event.id
+            && earlier.modes.forward == event.modes.forward
+            && program.conditions(earlier.path).count() <= program.conditions(event.path).count()
+    })
 }
 
 /// The value is written with the attribute itself: `self.n = self.n + 1`.
@@ -588,7 +605,9 @@ class Net(torch.nn.Module):
             self.mask = torch.ones(x.size(1), device=x.device)
             self.size = x.size(1)
         self.shape = x.shape
-        return self.fc(x) * self.mask
+        self.part = x
+        self.part = self.part * 2
+        return self.fc(x) * self.mask + self.part
 class Criterion(torch.nn.Module):
     def __init__(self):
         super().__init__()

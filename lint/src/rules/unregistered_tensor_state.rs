@@ -68,7 +68,15 @@ declare_rule! {
 }
 
 fn check(program: &Program<'_>, report: &mut Report<'_>) {
-    if program.language != Language::Python {
+    // Elsewhere new tensors may be made on the device at once.
+    let has_default = || {
+        program
+            .models()
+            .mentions
+            .iter()
+            .any(|m| matches!(&*m.name, "set_default_device" | "set_default_tensor_type"))
+    };
+    if program.language != Language::Python || has_default() {
         return;
     }
     for kind in [Wrapper::Ddp, Wrapper::Dp] {
@@ -307,10 +315,10 @@ fn is_hard(mention: &Mention) -> bool {
         _ => false,
     };
     match &mention.around {
-        [Some(Around::Item), None | Some(Around::Operand | Around::Item | Around::Other)]
+        [Some(Around::Slice), None | Some(Around::Operand | Around::Item | Around::Other)]
         | [Some(Around::Operand), _] => true,
         [Some(Around::Attribute(name)), Some(Around::Callee)] => is_view(name),
-        [Some(Around::Item), Some(outer)] => of_torch(outer),
+        [Some(Around::Slice), Some(outer)] => of_torch(outer),
         [Some(around), _] => of_torch(around),
         _ => false,
     }
@@ -625,6 +633,27 @@ class Net(torch.nn.Module):
 torch.distributed.init_process_group('nccl')
 net = torch.nn.parallel.DistributedDataParallel(Net(3).cuda())
 net(torch.ones(1, 4).cuda()).sum().backward()
+",
+        );
+    }
+
+    #[test]
+    fn numbers_taken_out_by_index_are_silent() {
+        check_python(
+            "
+import torch
+class Noise(torch.nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.fc = torch.nn.Linear(4, 4)
+        self.betas = torch.linspace(1e-4, 0.02, n)
+        self.order = torch.arange(4)
+    def forward(self, x, t):
+        return self.fc(x[:, self.order]) * self.betas[t]
+torch.distributed.init_process_group('nccl')
+net = torch.nn.parallel.DistributedDataParallel(Noise(10).cuda())
+for t in range(10):
+    net(torch.ones(1, 4).cuda(), t).sum().backward()
 ",
         );
     }

@@ -222,8 +222,18 @@ fn is_used(program: &Program<'_>, lineage: &[ClassRef], name: Name) -> bool {
             && is_about(m, lineage)
             && (m.function.is_some_and(|f| program.ran_in(f) != RanIn::Elsewhere)
                 || !only_sets_up(m))
+            && !is_for_evaluation(program, m)
     });
     read || models.dynamic.iter().any(|d| !d.prefix.is_empty() && name.starts_with(&*d.prefix))
+}
+
+/// Under `if not self.training`: no gradient comes from there.
+fn is_for_evaluation(program: &Program<'_>, mention: &Mention) -> bool {
+    mention.tests.iter().any(|&(test, holds)| match program.text(test) {
+        "not self.training" => holds,
+        "self.training" => !holds,
+        _ => false,
+    })
 }
 
 /// The mention may be about an instance of the class.
@@ -452,9 +462,10 @@ fn layer_behind(program: &Program<'_>, event: &Event<'_>) -> Option<Name> {
         if !here || mention.access == Access::Written || !is_layer(mention.name) {
             continue;
         }
-        let set = if mention.tests.contains(&event.site) { &mut inside } else { &mut outside };
+        let under = mention.tests.iter().any(|(test, _)| *test == event.site);
+        let set = if under { &mut inside } else { &mut outside };
         // Named twice under the test: perhaps once in each arm.
-        if !set.insert(mention.name) && mention.tests.contains(&event.site) {
+        if !set.insert(mention.name) && under {
             outside.insert(mention.name);
         }
     }
@@ -606,6 +617,31 @@ class Net(torch.nn.Module):
                 continue
             x = block(x)
         return x
+torch.distributed.init_process_group('gloo')
+net = torch.nn.parallel.DistributedDataParallel(Net())
+for _ in range(3):
+    net(torch.ones(1, 2)).sum().backward()
+",
+        );
+    }
+
+    #[test]
+    fn a_layer_for_evaluation_alone_counts() {
+        check_python(
+            "
+import torch
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = torch.nn.Linear(2, 2)
+        self.aux = torch.nn.Linear(2, 2)
+        self.late = torch.nn.Linear(2, 2)  # ~ unused-submodule: `late`
+    def forward(self, x):
+        x = self.a(x)
+        if self.training:
+            return x + self.aux(x)
+        else:
+            return self.late(x)
 torch.distributed.init_process_group('gloo')
 net = torch.nn.parallel.DistributedDataParallel(Net())
 for _ in range(3):
