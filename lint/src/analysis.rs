@@ -14,6 +14,7 @@ pub mod rankflow;
 pub mod reach;
 pub mod registration;
 pub mod term;
+pub mod training;
 pub mod value;
 
 use std::cell::OnceCell;

@@ -1,10 +1,12 @@
 //! The registry: one `mod` line and one entry in `RULES` per rule, both sorted by name.
 
+mod accumulation_without_no_sync;
 mod attribute_of_wrapped_model;
 mod autograd_grad_on_parameters;
 mod bad_device_ids;
 mod batch_reduction_in_forward;
 mod batchnorm_not_synced;
+mod clip_before_unscale;
 mod constant_registered_as_trainable;
 mod cpu_tensor_on_nccl;
 mod data_parallel_in_use;
@@ -25,8 +27,10 @@ mod load_without_map_location;
 mod local_rank_guard_on_shared_file;
 mod local_value_decides;
 mod loss_inside_model;
+mod missing_distributed_sampler;
 mod missing_set_device;
 mod missing_set_epoch;
+mod misused_no_sync;
 mod module_of_unwrapped_model;
 mod non_tensor_forward_output;
 mod parameters_changed_after_wrap;
@@ -36,17 +40,20 @@ mod rank_divergent_update;
 mod reentrant_checkpoint;
 mod registered_alias_lost;
 mod repeated_forward_with_buffers;
+mod same_seed_on_every_rank;
 mod sampler_with_shuffle;
 mod shared_path_race;
 mod state_dict_prefix_mismatch;
 mod state_written_in_forward;
 mod summed_loss_scale;
+mod undivided_batch_size;
 mod uneven_batch_average;
 mod uneven_epoch_output;
 mod unguarded_log;
 mod unguarded_save;
 mod unguarded_tracker;
 mod unknown_suppression;
+mod unreduced_metric;
 mod unregistered_parameters;
 mod unregistered_tensor_state;
 mod unsorted_variables;
@@ -61,11 +68,13 @@ use crate::rule::Rule;
 
 #[rustfmt::skip]
 pub static RULES: &[&Rule] = &[
+    &accumulation_without_no_sync::RULE,
     &attribute_of_wrapped_model::RULE,
     &autograd_grad_on_parameters::RULE,
     &bad_device_ids::RULE,
     &batch_reduction_in_forward::RULE,
     &batchnorm_not_synced::RULE,
+    &clip_before_unscale::RULE,
     &constant_registered_as_trainable::RULE,
     &cpu_tensor_on_nccl::RULE,
     &data_parallel_in_use::RULE,
@@ -86,8 +95,10 @@ pub static RULES: &[&Rule] = &[
     &local_rank_guard_on_shared_file::RULE,
     &local_value_decides::RULE,
     &loss_inside_model::RULE,
+    &missing_distributed_sampler::RULE,
     &missing_set_device::RULE,
     &missing_set_epoch::RULE,
+    &misused_no_sync::RULE,
     &module_of_unwrapped_model::RULE,
     &non_tensor_forward_output::RULE,
     &parameters_changed_after_wrap::RULE,
@@ -97,17 +108,20 @@ pub static RULES: &[&Rule] = &[
     &reentrant_checkpoint::RULE,
     &registered_alias_lost::RULE,
     &repeated_forward_with_buffers::RULE,
+    &same_seed_on_every_rank::RULE,
     &sampler_with_shuffle::RULE,
     &shared_path_race::RULE,
     &state_dict_prefix_mismatch::RULE,
     &state_written_in_forward::RULE,
     &summed_loss_scale::RULE,
+    &undivided_batch_size::RULE,
     &uneven_batch_average::RULE,
     &uneven_epoch_output::RULE,
     &unguarded_log::RULE,
     &unguarded_save::RULE,
     &unguarded_tracker::RULE,
     &unknown_suppression::RULE,
+    &unreduced_metric::RULE,
     &unregistered_parameters::RULE,
     &unregistered_tensor_state::RULE,
     &unsorted_variables::RULE,

@@ -178,6 +178,8 @@ pub(super) struct Interpreter<'p> {
     pub item_of: FxHashMap<Term, (Term, Term)>,
     /// Outside types of opaque values (tensors).
     types: FxHashMap<Term, Name>,
+    /// Where a quotient was first formed.
+    pub divisions: FxHashMap<Term, Site>,
     star_imports: FxHashMap<FileId, Vec<Term>>,
     /// Whether control gets past the expressions of the statement that runs.
     falls: Term,
@@ -235,6 +237,7 @@ impl<'p> Interpreter<'p> {
             classes_by_name: FxHashMap::default(),
             item_of: FxHashMap::default(),
             types: FxHashMap::default(),
+            divisions: FxHashMap::default(),
             star_imports: FxHashMap::default(),
             frame: FrameId(0),
             call_depth: 0,

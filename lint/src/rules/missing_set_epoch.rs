@@ -14,8 +14,8 @@ declare_rule! {
     ///
     /// data = list(range(8))
     /// loader = DataLoader(data, sampler=DistributedSampler(data))
-    /// for epoch in range(10):
-    ///     for x in loader:  # ~ missing-set-epoch
+    /// for epoch in range(10):  # ~ missing-set-epoch
+    ///     for x in loader:
     ///         model(x).backward()
     /// ```
     /// ```python good
@@ -72,6 +72,9 @@ declare_rule! {
     };
 }
 
+/// Two loops whose heads are on at most so many lines are shown together.
+const HEADS_LINES_MAX: usize = 3;
+
 fn check(program: &Program<'_>, report: &mut Report<'_>) {
     match program.language {
         Language::Python => check_python_samplers(program, report),
@@ -89,7 +92,7 @@ fn check_python_samplers(program: &Program<'_>, report: &mut Report<'_>) {
         }
         let Some((inner, outer)) = epochs_over(program, sampler) else { continue };
         // Where no loop counts epochs, the sampler is the place to start from.
-        let site = if outer.over.is_some() { head(program, inner) } else { sampler.site };
+        let site = if outer.over.is_some() { heads(program, outer, inner) } else { sampler.site };
         report
             .at(site, "every epoch has the same order: the sampler is never told the epoch")
             .why("without `set_epoch` the permutation and the split between ranks repeat")
@@ -134,20 +137,33 @@ fn epochs_over<'a>(
         let over = node.over?;
         let walks = loaders.iter().any(|l| program.walks(over, program.term_of(l.id)));
         let used = program.trains_in(id) || program.yields_in(node);
-        (walks && used).then(|| around(program, id).map(|outer| (node, outer)))?
+        let outer = (walks && used).then(|| around(program, id))??;
+        // A sampler made anew in each round serves one epoch.
+        (!is_made_in(program, sampler, outer)).then_some((node, outer))
     })
+}
+
+fn is_made_in(program: &Program<'_>, sampler: &Object<'_>, outer: &LoopNode) -> bool {
+    let made = sampler.event.and_then(|event| program.event(event).loops);
+    program.loops(made).any(|(_, node)| node.site == outer.site)
 }
 
 fn around<'a>(program: &'a Program<'_>, id: LoopId) -> Option<&'a LoopNode> {
     program.loops(Some(id)).nth(1).map(|(_, node)| node)
 }
 
-/// The first line of a loop.
-fn head(program: &Program<'_>, node: &LoopNode) -> Site {
-    let text = program.text(node.site);
-    let length = text.find(['\n', '\r']).unwrap_or(text.len());
-    let end = node.site.span.start + length as u32;
-    Site { file: node.site.file, span: Span { start: node.site.span.start, end } }
+/// The first line of the loop over epochs; down to that of the loop over batches where they
+/// stand together.
+fn heads(program: &Program<'_>, outer: &LoopNode, inner: &LoopNode) -> Site {
+    let (mut head, below) = (program.loop_head(outer), program.loop_head(inner));
+    let together = head.file == below.file
+        && head.span.start <= below.span.start
+        && program.text(outer.site).lines().take(HEADS_LINES_MAX).map(str::len).sum::<usize>()
+            >= (below.span.end - head.span.start) as usize;
+    if together {
+        head.span.end = below.span.end;
+    }
+    head
 }
 
 fn check_rust_samplers(program: &Program<'_>, report: &mut Report<'_>) {
@@ -211,10 +227,10 @@ class Trainer:
     def __init__(self, loader):
         self.loader = loader
     def fit(self, n):
-        for epoch in range(n):
+        for epoch in range(n):  # ~ missing-set-epoch
             self.one()
     def one(self):
-        for x in self.loader:  # ~ missing-set-epoch
+        for x in self.loader:
             x.sum().backward()
 ",
             ),
@@ -264,6 +280,21 @@ if __name__ == '__main__':
 ",
             ),
         ]);
+    }
+
+    #[test]
+    fn a_sampler_made_for_each_fold_is_silent() {
+        check_python(
+            "
+from torch.utils.data import DataLoader, DistributedSampler
+from model import model
+for fold in range(5):
+    data = list(range(fold, 100))
+    loader = DataLoader(data, sampler=DistributedSampler(data))
+    for x in loader:
+        model(x).backward()
+",
+        );
     }
 
     #[test]

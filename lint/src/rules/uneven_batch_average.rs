@@ -1,6 +1,12 @@
-use crate::analysis::{ArgumentValue, Const, SAMPLES, Value};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::analysis::facts::Wrapper;
+use crate::analysis::{
+    ArgumentValue, Call, Const, Event, EventKind, SAMPLES, Taint, Term, TermKind, Value,
+};
+use crate::model::BinaryOp;
 use crate::prelude::*;
-use crate::table::Role;
+use crate::table::{Flag, Role};
 
 declare_rule! {
     /// The batch size depends on the rank, and the gradients are averaged as if it did not.
@@ -9,7 +15,8 @@ declare_rule! {
     /// weighs as much as a rank with four, so its sample counts four times. The recipe that
     /// gives rank 0 a smaller batch when its GPU is full does this, and its true global batch
     /// is `1 + 7 * 4 = 29`, not 25. Weight the loss by counts (`n_i * W / N`), or give every
-    /// rank the same batch. Look first at why the first GPU is full: other processes' contexts
+    /// rank the same batch. The same happens where a loss is divided by this rank's own count of
+    /// tokens or mask entries (a warning): reduce the count first. Look first at why the first GPU is full: other processes' contexts
     /// on it, or checkpoints loaded without `map_location`.
     ///
     /// ```python bad
@@ -66,8 +73,11 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
     if !program.is_distributed() || program.weights_by_counts() {
         return;
     }
+    if program.language == Language::Python {
+        divided_by_own_counts(program, report);
+    }
     for (site, value) in program.batch_sizes() {
-        if !program.depends_on_rank(&value) {
+        if !program.depends_on_rank(&value) || only_evaluates(program, site) {
             continue;
         }
         let sizes = sizes(program, &value);
@@ -101,6 +111,162 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
     }
 }
 
+/// A loader whose batches only go through models that are not trained on them.
+fn only_evaluates(program: &Program<'_>, site: Site) -> bool {
+    let Some(loader) = program.loaders().find(|l| l.site == site) else { return false };
+    let loops: Vec<_> = program.loops_of_loader(loader).collect();
+    let runs = program
+        .forwards()
+        .any(|(event, _)| loops.iter().any(|(_, node)| program.is_within(event, node.site)));
+    runs && !loops.iter().any(|(id, _)| program.trains_in(*id))
+}
+
+/// The loss is divided by how many tokens or mask entries this rank has.
+fn divided_by_own_counts(program: &Program<'_>, report: &mut Report<'_>) {
+    let mut sums: FxHashMap<Term, (&Event<'_>, &Call<'_>)> = FxHashMap::default();
+    for (event, call) in program.calls(Role::Reduce) {
+        let counts = program.has_flag(call, Flag::Sum)
+            || call.name.is_some_and(|n| n.ends_with("count_nonzero"));
+        if let Some(term) = call.result.single().filter(|_| counts && takes_all(program, call)) {
+            sums.insert(term, (event, call));
+        }
+    }
+    if sums.is_empty() {
+        return;
+    }
+    let mut seen = FxHashSet::default();
+    for (value, is_loss) in losses(program) {
+        let quotients = program.live_terms(value).flat_map(|t| program.parts_of(t));
+        for term in quotients.collect::<Vec<_>>() {
+            if !seen.insert((term, is_loss)) {
+                continue;
+            }
+            let TermKind::Binary(BinaryOp::Div, top, bottom) = *program.terms().kind(term) else {
+                continue;
+            };
+            let parts = program.parts_of(bottom);
+            let Some((count, call)) = parts.iter().find_map(|part| sums.get(part)) else {
+                continue;
+            };
+            let weighs = weighs_the_loss(program, top, count, &sums);
+            if is_own_count(program, count, call, weighs)
+                && is_sum_of_losses(program, top, is_loss, &sums)
+            {
+                tell_own_count(program, report, term, count);
+            }
+        }
+    }
+}
+
+fn tell_own_count(program: &Program<'_>, report: &mut Report<'_>, term: Term, count: &Event<'_>) {
+    let text = program.text(count.site);
+    report
+        .at(
+            program.division_site(term).unwrap_or(count.site),
+            format!("the loss is divided by this rank's own count `{text}`"),
+        )
+        .level(Level::Warning)
+        .why(
+            "the wrapper averages over ranks as equals, so a token on a rank with few of them \
+             weighs more than one on a rank with many",
+        )
+        .help(
+            "`all_reduce` the count, divide by it, and multiply by the number of ranks, which \
+             the wrapper divides by",
+        )
+        .related(count.site, "counted on this rank alone");
+}
+
+/// No dimension is kept: one number comes out.
+fn takes_all(program: &Program<'_>, call: &Call<'_>) -> bool {
+    let of_method = call.receiver.is_some();
+    let nothing = |a: &ArgumentValue<'_>| a.value.single() == Some(program.terms().none);
+    call.arguments.iter().enumerate().all(|(position, a)| {
+        !of_method && position == 0 || a.name.is_some_and(|n| &*n == "dtype") || nothing(a)
+    })
+}
+
+/// What is differentiated, and what functions of a training step give back: whether it is the
+/// former.
+fn losses<'a>(program: &'a Program<'_>) -> Vec<(&'a Value, bool)> {
+    let mut found = Vec::new();
+    for role in [Role::Backward, Role::ScaleLoss] {
+        for (_, call) in program.calls(role) {
+            found.extend(call.receiver.iter().map(|value| (value, true)));
+            found.extend(call.arguments.iter().map(|a| (&a.value, true)));
+        }
+    }
+    for event in program.events() {
+        let EventKind::Return { value } = &event.kind else { continue };
+        let wrapper = event.modes.wrapper.and_then(|id| program.wrapper_kind(id));
+        let of_model = wrapper == Some(Wrapper::Ddp) && event.modes.forward == Some(event.frame);
+        let of_step = program
+            .forwards_behind(value)
+            .iter()
+            .any(|f| program.trained().contains(f) && goes_through_ddp(program, *f));
+        if event.modes.grad && (of_model || of_step) {
+            found.push((value, of_model));
+        }
+    }
+    found
+}
+
+fn goes_through_ddp(program: &Program<'_>, forward: crate::analysis::EventId) -> bool {
+    match &program.event(forward).kind {
+        EventKind::Forward(forward) => program.ddp_of(forward).is_some(),
+        _ => false,
+    }
+}
+
+/// A number of entries that belongs to this rank's data: of a mask, of labels that count.
+fn is_own_count(program: &Program<'_>, event: &Event<'_>, call: &Call<'_>, weighs: bool) -> bool {
+    let Some(counted) = call.receiver.as_ref().or(call.arguments.first().map(|a| &a.value)) else {
+        return false;
+    };
+    let taint = counted.taint(program.terms());
+    let compares =
+        counted.terms().any(|t| program.mentions(t, &|kind| matches!(kind, TermKind::Compare(..))));
+    let text = program.text(event.site).to_ascii_lowercase();
+    let named = ["mask", "valid", "!=", ".ne(", "pad", "token", "length", "not_ignored"];
+    taint.has(Taint::LOCAL.with(Taint::RANDOM))
+        && program.forwards_behind(counted).is_empty()
+        && (compares || weighs || named.iter().any(|word| text.contains(word)))
+}
+
+/// `(loss * m).sum() / m.sum()`: what is counted weighs what is summed.
+fn weighs_the_loss(
+    program: &Program<'_>,
+    top: Term,
+    count: &Event<'_>,
+    sums: &FxHashMap<Term, (&Event<'_>, &Call<'_>)>,
+) -> bool {
+    let parts = program.parts_of(top);
+    let Some((sum, _)) = parts.iter().find_map(|part| sums.get(part)) else { return false };
+    let (Some(summed), Some(counted)) = (program.receiver_text(sum), program.receiver_text(count))
+    else {
+        return false;
+    };
+    let summed = summed.trim_start_matches('(').trim_end_matches(')');
+    summed.ends_with(&format!("* {counted}")) || summed.starts_with(&format!("{counted} *"))
+}
+
+/// The dividend is a sum over what the model gave; of a value that is only given back it must
+/// not count hits.
+fn is_sum_of_losses(
+    program: &Program<'_>,
+    top: Term,
+    is_loss: bool,
+    sums: &FxHashMap<Term, (&Event<'_>, &Call<'_>)>,
+) -> bool {
+    let parts = program.parts_of(top);
+    let Some((event, _)) = parts.iter().find_map(|part| sums.get(part)) else {
+        return is_loss && !program.forwards_behind(&Value::of(program.terms(), top)).is_empty();
+    };
+    let text = program.text(event.site).to_ascii_lowercase();
+    let hits = ["==", "argmax", "correct", "acc", ".eq(", "hit", "match"];
+    is_loss || !hits.iter().any(|word| text.contains(word))
+}
+
 fn sizes(program: &Program<'_>, value: &Value) -> Option<(i64, i64)> {
     let on = |sample| match program.value_on(value, sample) {
         Some(Const::Int(n)) => Some(n),
@@ -116,7 +282,7 @@ impl<'p> Program<'p> {
         let mut found = Vec::new();
         let is_size = |a: &&ArgumentValue<'_>| a.name.is_some_and(|n| &*n == "batch_size");
         for event in self.events() {
-            let crate::analysis::EventKind::Call(call) = &event.kind else { continue };
+            let EventKind::Call(call) = &event.kind else { continue };
             match call.role {
                 Role::Loader | Role::DistributedSampler | Role::OtherSampler => {
                     let given = call.arguments.iter().find(is_size);
@@ -154,7 +320,7 @@ impl<'p> Program<'p> {
     }
 
     /// `Tensor::randint(n, [batch], ..)`: rows drawn at random.
-    fn random_batch(&self, call: &crate::analysis::Call<'p>) -> Option<Value> {
+    fn random_batch(&self, call: &Call<'p>) -> Option<Value> {
         if !call.name?.contains("randint") {
             return None;
         }
@@ -189,6 +355,127 @@ def main_worker(gpu, args):
 torch.multiprocessing.spawn(main_worker, nprocs=8, args=(args,))
 for _ in range(1):
     pass
+",
+        );
+    }
+
+    #[test]
+    fn a_masked_mean_over_own_tokens_counts() {
+        check_files(&[
+            (
+                "losses.py",
+                "
+import torch
+import torch.nn.functional as F
+class MaskedLoss(torch.nn.Module):
+    def __init__(self, pad):
+        super().__init__()
+        self.pad = pad
+    def forward(self, scores, target):
+        mask = target.ne(self.pad)
+        each = F.cross_entropy(scores.transpose(1, 2), target, reduction='none')
+        return (each * mask).sum() / mask.sum().clamp(min=1)  # ~ uneven-batch-average: own count
+",
+            ),
+            (
+                "main.py",
+                "
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader
+from losses import MaskedLoss
+if __name__ == '__main__':
+    torch.distributed.init_process_group('nccl')
+    net = DDP(torch.nn.Linear(2, 2))
+    criterion = MaskedLoss(0)
+    for ids, labels in DataLoader([1, 2]):
+        loss = criterion(net(ids), labels)
+        (loss / 2).backward()
+",
+            ),
+        ]);
+    }
+
+    #[test]
+    fn weights_summed_in_the_wrapped_model_count() {
+        check_python(
+            "
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = torch.nn.Linear(2, 2)
+    def forward(self, ids, kept):
+        each = torch.nn.functional.cross_entropy(self.head(ids), ids, reduction='none')
+        w = kept[:, 1:].flatten()
+        n = w.sum()
+        return (each * w).sum() / n  # ~ uneven-batch-average: own count
+torch.distributed.init_process_group('nccl')
+net = DDP(Model())
+for batch in DataLoader([1, 2]):
+    net(batch['ids'], batch['kept']).backward()
+",
+        );
+    }
+
+    #[test]
+    fn counts_of_hits_and_means_of_each_sample_are_silent() {
+        check_python(
+            "
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader
+def step(net, ids, labels):
+    mask = labels != 0
+    scores = net(ids)
+    loss = ((scores - labels) * mask).sum(1) / mask.sum(1)
+    hits = ((scores.argmax(-1) == labels) * mask).sum()
+    return loss.mean(), hits / mask.sum()
+torch.distributed.init_process_group('nccl')
+net = DDP(torch.nn.Linear(2, 2))
+for ids, labels in DataLoader([1, 2]):
+    loss, accuracy = step(net, ids, labels)
+    loss.backward()
+",
+        );
+    }
+
+    #[test]
+    fn a_reduced_count_is_silent() {
+        check_python(
+            "
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader
+dist.init_process_group('nccl')
+net = DDP(torch.nn.Linear(2, 2))
+for ids, labels in DataLoader([1, 2]):
+    mask = (labels != 0).float()
+    count = mask.sum()
+    dist.all_reduce(count)
+    loss = ((net(ids) - labels) * mask).sum() * dist.get_world_size() / count
+    loss.backward()
+",
+        );
+    }
+
+    #[test]
+    fn a_validation_loader_on_rank_0_is_silent() {
+        check_python(
+            "
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader
+dist.init_process_group('nccl')
+net = DDP(torch.nn.Linear(2, 2))
+held_out = DataLoader([1, 2], batch_size=1 if dist.get_rank() == 0 else 8)
+with torch.no_grad():
+    for x in held_out:
+        net.module(x)
 ",
         );
     }

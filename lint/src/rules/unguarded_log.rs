@@ -1,6 +1,6 @@
 use rustc_hash::FxHashSet;
 
-use crate::analysis::{Call, Event, Reach, Taint, TermKind};
+use crate::analysis::{Call, Event, Reach, TermKind};
 use crate::prelude::*;
 use crate::table::{Flag, Role};
 
@@ -103,7 +103,7 @@ fn names_rank(program: &Program<'_>, call: &Call<'_>) -> bool {
         });
         let on = program.terms().no;
         argument.spread
-            || argument.value.taint(program.terms()).has(Taint::RANK)
+            || program.tells_rank(&argument.value)
             || switch && argument.value.single() != Some(on) && !is_text(program, argument)
     })
 }
@@ -164,6 +164,29 @@ dist.init_process_group('nccl')
 train(torch.nn.Linear(2, 2), 3)
 for _ in range(2):
     pass
+",
+        );
+    }
+
+    #[test]
+    fn a_loss_on_the_device_of_the_rank_does_not_name_the_rank() {
+        check_python(
+            "
+import os, torch
+import torch.distributed as dist
+dist.init_process_group('nccl')
+gpu = int(os.environ['LOCAL_RANK'])
+device = torch.device(f'cuda:{gpu}')
+net = torch.nn.Linear(2, 2).to(device)
+for step in range(10):
+    x = torch.randn(4, 2, device=device)
+    loss = net(x.to(device)).sum()
+    print(f'step {step} loss {loss.item():.3f}')  # ~ unguarded-log
+def other():
+    for step in range(3):
+        print(f'{device} {step}')
+        print('on', gpu, 'step', step)
+other()
 ",
         );
     }

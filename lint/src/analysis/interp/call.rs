@@ -626,6 +626,7 @@ impl<'p> Interpreter<'p> {
         self.frame_mut().loop_exits = outer_loops;
         self.frame = caller;
         let value = self.leave(frame, falls, site);
+        let value = self.generated(frame, site).unwrap_or(value);
         self.modes = modes;
         self.call_depth -= 1;
         if let Some(active) = self.active.get_mut(&callee.function) {
@@ -865,6 +866,17 @@ impl<'p> Interpreter<'p> {
         let function = self.value(term);
         self.write(Key::Attribute(object, Name::new("<function>")), function);
         Some(self.value(object))
+    }
+
+    /// What a generator's call gives: something that holds what it yields.
+    fn generated(&mut self, frame: FrameId, site: Site) -> Option<Value> {
+        let yielded = std::mem::take(&mut self.frames[frame.0 as usize].yielded);
+        if yielded.is_empty() {
+            return None;
+        }
+        let values = yielded.into_iter().map(|term| self.value(term)).collect();
+        let list = self.list(site, values, true);
+        Some(self.value(list))
     }
 
     pub(super) fn generator_call(&self, term: Term) -> Option<Term> {

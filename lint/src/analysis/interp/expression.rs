@@ -449,14 +449,51 @@ impl<'p> Interpreter<'p> {
                 return self.terms.make(TermKind::Tuple(items.into()));
             }
         }
-        if numeric(self, left) && numeric(self, right) {
-            return self.terms.binary(op, left, right);
+        let both = numeric(self, left) && numeric(self, right);
+        if both || self.counts_with(op, left, right) {
+            let term = self.terms.binary(op, left, right);
+            if op == BinaryOp::Div {
+                self.divisions.entry(term).or_insert(site);
+            }
+            return term;
         }
         let (a, b) = (self.value(left), self.value(right));
         if let Some(made) = self.path_below(op, left, right, site) {
             return made;
         }
         self.derived(site, &[&a, &b])
+    }
+
+    /// Arithmetic that conditions and averages are made of: `(step + 1) % n`, `total / count`.
+    fn counts_with(&self, op: BinaryOp, left: Term, right: Term) -> bool {
+        let is_number =
+            |t: Term| matches!(self.terms.as_const(t), Some(Const::Int(_) | Const::Float(_)));
+        let is_text = |t: Term| {
+            matches!(self.terms.kind(t), TermKind::Const(Const::Str(_)) | TermKind::Text(_))
+        };
+        let is_unknown = |t: Term| matches!(self.terms.kind(t), TermKind::Opaque { .. });
+        let is_known = |t: Term| {
+            matches!(
+                self.terms.kind(t),
+                TermKind::Const(_)
+                    | TermKind::Binary(..)
+                    | TermKind::Attribute(..)
+                    | TermKind::Parameter { .. }
+                    | TermKind::Apply(..)
+                    | TermKind::Item(..)
+                    | TermKind::Rank(_)
+            )
+        };
+        let asked = match op {
+            BinaryOp::Mod | BinaryOp::Div | BinaryOp::FloorDiv => true,
+            BinaryOp::Add | BinaryOp::Sub => is_number(left) || is_number(right),
+            _ => false,
+        };
+        let parts = [left, right];
+        asked
+            && !self.is_rust()
+            && !parts.iter().any(|&t| is_text(t))
+            && parts.iter().all(|&t| is_unknown(t) || is_known(t))
     }
 
     /// tch: `path / "name"` is a path below.

@@ -241,8 +241,18 @@ impl<'p> Interpreter<'p> {
             parts.push(argument.value.single()?);
         }
         let name = call.row?.name?;
+        // A sum over what a list holds depends on that, its length does not.
+        if &*name != "len" && parts.iter().any(|&part| self.holds_origins(part)) {
+            return None;
+        }
         let term = self.terms.make(TermKind::Apply(name, parts.into()));
         Some(self.value(term))
+    }
+
+    fn holds_origins(&self, container: Term) -> bool {
+        let object = self.object_of(container);
+        object.is_some_and(|o| matches!(o.class, ObjectClass::List | ObjectClass::Dict))
+            && !self.deep_facts(container, 3).1.is_empty()
     }
 
     fn tell(&mut self, call: &Outside<'p>) -> EventId {
@@ -1091,11 +1101,14 @@ impl<'p> Interpreter<'p> {
                 })
             }
             "list" | "tuple" | "sorted" | "reversed" | "iter" | "next" | "enumerate"
-                if arguments.len() == 1 && name != "enumerate" && name != "next" =>
+                if arguments.len() == 1
+                    && name != "enumerate"
+                    && name != "next"
+                    && first
+                        .and_then(Value::single)
+                        .is_some_and(|t| self.sequence(t).is_some()) =>
             {
-                let term = first?.single()?;
-                self.sequence(term)?;
-                Some(first?.clone())
+                first.cloned()
             }
             "dict" if !arguments.is_empty() && arguments.iter().all(|a| a.name.is_some()) => {
                 let dict = self.new_object(site, ObjectClass::Dict, Vec::new(), None);
@@ -1105,6 +1118,15 @@ impl<'p> Interpreter<'p> {
                     self.write(Key::Item(dict, key), argument.value.clone());
                 }
                 Some(self.value(dict))
+            }
+            "iter" | "next" if !arguments.is_empty() && !self.is_rust() => {
+                let object = self.object_of(first?.single()?)?;
+                let is_list = object.class == ObjectClass::List;
+                match name {
+                    _ if !is_list && object.role != Role::Loader => None,
+                    "iter" => first.cloned(),
+                    _ => Some(self.one_item(first?)),
+                }
             }
             "list" | "dict" | "set" | "Vec.new" | "Vec.with_capacity"
                 if arguments.is_empty() || name.starts_with("Vec") =>

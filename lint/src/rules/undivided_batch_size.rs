@@ -1,0 +1,327 @@
+use crate::analysis::{ArgumentValue, Const, Object, Term, TermKind, Value};
+use crate::model::{ExprKind, Literal};
+use crate::prelude::*;
+use crate::table::Role;
+
+declare_rule! {
+    /// A total batch size is used whole by each process, or a schedule counts the steps of one
+    /// process that takes all data.
+    ///
+    /// With a `DistributedSampler` each rank takes its share of the data: an epoch has
+    /// `len(loader)` steps, not `len(dataset) / batch_size`. A schedule made for the latter
+    /// stretches by the number of ranks, and never reaches its end. And a batch size that is
+    /// meant as the total of all ranks has to be divided by their number.
+    ///
+    /// ```python bad
+    /// import torch
+    /// from torch.nn.parallel import DistributedDataParallel as DDP
+    /// from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+    ///
+    /// torch.distributed.init_process_group("nccl")
+    /// data = TensorDataset(torch.ones(64, 2))
+    /// loader = DataLoader(data, batch_size=8, sampler=DistributedSampler(data))
+    /// model = DDP(torch.nn.Linear(2, 2))
+    /// optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    /// steps = 10 * len(data) // 8
+    /// schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=steps)  # ~ undivided-batch-size
+    /// ```
+    /// ```python good
+    /// import torch
+    /// from torch.nn.parallel import DistributedDataParallel as DDP
+    /// from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+    ///
+    /// torch.distributed.init_process_group("nccl")
+    /// data = TensorDataset(torch.ones(64, 2))
+    /// loader = DataLoader(data, batch_size=8, sampler=DistributedSampler(data))
+    /// model = DDP(torch.nn.Linear(2, 2))
+    /// optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    /// steps = 10 * len(loader)
+    /// schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=steps)
+    /// ```
+    ///
+    /// # Known limits
+    /// A batch size is taken for a total by its name (`total`, `global`, `effective`) or by the
+    /// help text of its option. Schedules of one's own, made of a function, are silent.
+    pub static RULE = {
+        name: "undivided-batch-size",
+        level: Level::Warning,
+        harm: Harm::Wrong,
+        tier: 2,
+        languages: PYTHON,
+        fix: FixKind::No,
+        check,
+    };
+}
+
+fn check(program: &Program<'_>, report: &mut Report<'_>) {
+    if !program.is_distributed() {
+        return;
+    }
+    let sharded: Vec<&Object<'_>> = program.loaders().filter(|l| program.is_sharded(l)).collect();
+    for loader in &sharded {
+        whole_total(program, report, loader);
+    }
+    for (site, arguments) in schedules(program) {
+        for argument in arguments {
+            let Some(loader) = sharded.iter().find(|l| counts_all_data(program, argument, l))
+            else {
+                continue;
+            };
+            report
+                .at(site, "this schedule counts the steps of one process that takes all data")
+                .why(
+                    "the sampler gives each rank a share, so an epoch has fewer steps: warm-up \
+                     and decay stretch by the number of ranks",
+                )
+                .help("count `len(loader)` steps per epoch, or divide by the number of ranks, too")
+                .related(loader.site, "each rank takes only its share here");
+            break;
+        }
+    }
+}
+
+/// What schedules are made with: those of torch, of frameworks, and classes made of them.
+fn schedules<'a>(program: &'a Program<'_>) -> Vec<(Site, Vec<&'a Value>)> {
+    let mut found = Vec::new();
+    for (event, call) in program.calls(Role::Scheduler) {
+        found.push((event.site, call.arguments.iter().map(|a| &a.value).collect()));
+    }
+    for object in program.objects().iter().filter(|o| o.role == Role::Scheduler) {
+        found.push((object.site, object.arguments.iter().map(|a| &a.value).collect()));
+    }
+    found
+}
+
+/// `len(dataset) / batch_size` of a loader that gives each rank a share, and no number of ranks.
+fn counts_all_data(program: &Program<'_>, value: &Value, loader: &Object<'_>) -> bool {
+    let terms = program.terms();
+    let Some(data) = program.made_with(loader, "dataset") else { return false };
+    let Some(size) = program.made_with(loader, "batch_size").and_then(Value::single) else {
+        return false;
+    };
+    if terms.as_int(size) == Some(1) || program.counts_ranks(value) {
+        return false;
+    }
+    value.terms().any(|term| {
+        let parts = program.parts_of(term);
+        let counts = parts.iter().any(|&part| match terms.kind(part) {
+            TermKind::Apply(name, of) => {
+                &**name == "len" && of.iter().any(|t| data.terms().any(|d| d == *t))
+            }
+            _ => false,
+        });
+        counts && parts.contains(&size)
+    })
+}
+
+/// The loader takes batches of a size that is meant for all ranks together.
+fn whole_total(program: &Program<'_>, report: &mut Report<'_>, loader: &Object<'_>) {
+    let is_size = |a: &&ArgumentValue<'_>| a.name.is_some_and(|n| &*n == "batch_size");
+    let Some(size) = loader.arguments.iter().find(is_size) else { return };
+    if program.counts_ranks(&size.value) {
+        return;
+    }
+    let Some(term) = size.value.single() else { return };
+    let Some(word) = total_by_name(program, size, term).or_else(|| total_by_help(program, term))
+    else {
+        return;
+    };
+    let text = program.text(Site { file: loader.site.file, span: size.expr.span });
+    report
+        .at(loader.site, format!("each rank takes batches of `{text}`, which is {word}"))
+        .why("the batch of one step is that size times the number of ranks")
+        .help("divide it by the number of ranks: `batch_size // dist.get_world_size()`");
+}
+
+/// Its name says that it is the total.
+fn total_by_name(
+    program: &Program<'_>,
+    argument: &ArgumentValue<'_>,
+    term: Term,
+) -> Option<&'static str> {
+    let terms = program.terms();
+    let written = match &argument.expr.kind {
+        ExprKind::Name(name) | ExprKind::Attribute { name, .. } => Some(*name),
+        ExprKind::Index { index, .. } => match index.literal() {
+            Some(Literal::Str(key)) => Some(*key),
+            _ => None,
+        },
+        _ => None,
+    };
+    let name = match terms.kind(term) {
+        TermKind::Attribute(_, name) | TermKind::Parameter { name, .. } => Some(*name),
+        TermKind::Item(_, key) => terms.as_str(*key),
+        TermKind::Const(Const::Int(_)) => None,
+        // Read out of something unknown, not worked out here.
+        TermKind::Opaque { .. } if !matches!(argument.expr.kind, ExprKind::Name(_)) => None,
+        _ => return None,
+    };
+    let is_total = |name: Name| {
+        let name = name.to_ascii_lowercase();
+        let has = |word: &str| name.contains(word);
+        has("batch") && !has("per") && (has("total") || has("global") || has("effective"))
+    };
+    name.into_iter().chain(written).any(is_total).then_some("the total by its name")
+}
+
+/// The help text of its option says that it is the total.
+fn total_by_help(program: &Program<'_>, term: Term) -> Option<&'static str> {
+    let TermKind::Attribute(of, name) = *program.terms().kind(term) else { return None };
+    let arguments = program.object_of(of)?;
+    if arguments.class != crate::analysis::ObjectClass::Arguments {
+        return None;
+    }
+    let named = |text: Name| {
+        text.starts_with('-') && text.trim_start_matches('-').replace('-', "_") == *name
+    };
+    let help = program.calls(Role::AddArgument).find_map(|(_, call)| {
+        let texts = call.arguments.iter().filter(|a| a.position.is_some());
+        let mut texts = texts.filter_map(|a| program.terms().as_str(a.value.single()?));
+        let dest = call.argument("dest").known().and_then(|a| a.value.single());
+        let is_it = texts.any(named)
+            || dest.and_then(|t| program.terms().as_str(t)).is_some_and(|dest| dest == name);
+        let help = call.argument("help").known()?.value.single()?;
+        is_it.then(|| program.terms().as_str(help))?
+    })?;
+    let help = help.to_ascii_lowercase();
+    let has = |words: &[&str]| words.iter().any(|word| help.contains(word));
+    let is_total = has(&["total", "global", "effective", "across all", "over all", "of all gpus"])
+        && !has(&["per gpu", "per-gpu", "per device", "per-device", "per process", "each gpu"]);
+    is_total.then_some("the total of all ranks by its help text")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_schedule_from_another_file_counts() {
+        check_files(&[
+            (
+                "optim.py",
+                "
+import math
+from torch.optim import lr_scheduler
+def cosine(optimizer, dataset, args):
+    steps = math.ceil(len(dataset) / args.batch_size) * args.epochs
+    return lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps)  # ~ undivided-batch-size: schedule
+",
+            ),
+            (
+                "main.py",
+                "
+import argparse, torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader
+from torch.utils.data.distributed import DistributedSampler
+from optim import cosine
+if __name__ == '__main__':
+    parser = argparse.ArgumentParser()
+    parser.add_argument('--batch-size', type=int, help='per GPU')
+    args = parser.parse_args()
+    torch.distributed.init_process_group('nccl')
+    data = torch.utils.data.TensorDataset(torch.ones(8, 2))
+    loader = DataLoader(data, args.batch_size, sampler=DistributedSampler(data))
+    net = DDP(torch.nn.Linear(2, 2))
+    schedule = cosine(torch.optim.SGD(net.parameters(), lr=1.0), data, args)
+",
+            ),
+        ]);
+    }
+
+    #[test]
+    fn names_and_help_texts_of_totals_count() {
+        check_python(
+            "
+import argparse, torch
+from torch.utils.data import DataLoader, DistributedSampler
+parser = argparse.ArgumentParser()
+parser.add_argument('-b', '--batch-size', type=int, default=256,
+                    help='mini-batch size, this is the total batch size of all GPUs')
+args = parser.parse_args()
+torch.distributed.init_process_group('nccl')
+GLOBAL_BATCH = 512
+data = [1, 2, 3]
+a = DataLoader(data, batch_size=args.batch_size, sampler=DistributedSampler(data))  # ~ undivided-batch-size: total of all ranks
+b = DataLoader(data, batch_size=GLOBAL_BATCH, sampler=DistributedSampler(data))  # ~ undivided-batch-size: by its name
+",
+        );
+    }
+
+    #[test]
+    fn a_total_out_of_a_configuration_in_another_file_counts() {
+        check_files(&[
+            (
+                "config.py",
+                "
+import yaml
+def read(path):
+    with open(path) as file:
+        return yaml.safe_load(file)
+class Settings:
+    def __init__(self):
+        self.total_batch_size = 64
+",
+            ),
+            (
+                "main.py",
+                "
+import torch
+from torch.utils.data import DataLoader, DistributedSampler
+from config import Settings, read
+settings, more = Settings(), read('a.yaml')
+torch.distributed.init_process_group('nccl')
+sampler = DistributedSampler([1, 2])
+a = DataLoader([1, 2], settings.total_batch_size, sampler=sampler)  # ~ undivided-batch-size
+b = DataLoader([1, 2], more['global_batch_size'], sampler=sampler)  # ~ undivided-batch-size
+",
+            ),
+        ]);
+    }
+
+    #[test]
+    fn divided_sizes_are_silent() {
+        check_python(
+            "
+import argparse, torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, DistributedSampler
+parser = argparse.ArgumentParser()
+parser.add_argument('--batch-size', type=int, help='total over all GPUs')
+parser.add_argument('--gpu', type=int)
+args = parser.parse_args()
+dist.init_process_group('nccl')
+total_batch_size = 512
+data = [1, 2, 3]
+if args.gpu is not None:
+    args.batch_size = int(args.batch_size / torch.cuda.device_count())
+a = DataLoader(data, batch_size=args.batch_size, sampler=DistributedSampler(data))
+size = total_batch_size // dist.get_world_size()
+b = DataLoader(data, batch_size=size, sampler=DistributedSampler(data))
+net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))
+opt = torch.optim.SGD(net.parameters(), lr=1.0)
+steps = len(data) // total_batch_size
+torch.optim.lr_scheduler.OneCycleLR(opt, 0.1, total_steps=steps * 3)
+",
+        );
+    }
+
+    #[test]
+    fn schedules_that_count_the_ranks_or_the_loader_are_silent() {
+        check_python(
+            "
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, DistributedSampler
+dist.init_process_group('nccl')
+data = [1, 2, 3]
+loader = DataLoader(data, batch_size=4, sampler=DistributedSampler(data))
+net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))
+opt = torch.optim.SGD(net.parameters(), lr=1.0)
+torch.optim.lr_scheduler.CosineAnnealingLR(opt, T_max=10 * len(loader))
+torch.optim.lr_scheduler.CosineAnnealingLR(opt, len(data) // (4 * dist.get_world_size()))
+torch.optim.lr_scheduler.StepLR(opt, step_size=30)
+",
+        );
+    }
+}
