@@ -159,7 +159,7 @@ impl<'p> Program<'p> {
     }
 
     /// The names of outside classes and calls that a class of the project is made of.
-    pub fn is_outside(&self, object: &Object<'p>, base: &str) -> bool {
+    pub fn derives_from(&self, object: &Object<'p>, base: &str) -> bool {
         object
             .row
             .and_then(|row| row.name)

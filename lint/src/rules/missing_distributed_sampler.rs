@@ -218,7 +218,7 @@ fn is_indexed(program: &Program<'_>, object: &Object<'_>) -> bool {
         None => {
             object.role == Role::Dataset
                 && !program.outside_class(object).is_some_and(|n| n.contains("Iterable"))
-                && !program.is_outside(object, "torch.utils.data.IterableDataset")
+                && !program.derives_from(object, "torch.utils.data.IterableDataset")
                 || matches!(object.class, crate::analysis::ObjectClass::List)
         }
     }

@@ -311,7 +311,7 @@ impl<'p> Program<'p> {
     /// The step that trains on what an event drew.
     fn trained_at(&self, drawn: crate::analysis::EventId) -> Option<Site> {
         [Role::FusedStep, Role::Backward].into_iter().find_map(|role| {
-            let uses = |call: &crate::analysis::Call<'p>| {
+            let uses = |call: &Call<'p>| {
                 let given = call.arguments.iter().map(|a| &a.value).chain(&call.receiver);
                 given.into_iter().any(|value| value.comes_from(self.terms(), drawn))
             };

@@ -87,7 +87,7 @@ fn watched_by_a_scheduler(program: &Program<'_>, report: &mut Report<'_>) {
         let watches = call.receiver.as_ref().is_some_and(|r| {
             r.terms().any(|t| {
                 program.object_of(t).is_some_and(|o| {
-                    program.is_outside(o, "torch.optim.lr_scheduler.ReduceLROnPlateau")
+                    program.derives_from(o, "torch.optim.lr_scheduler.ReduceLROnPlateau")
                 })
             })
         });
