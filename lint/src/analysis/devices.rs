@@ -123,6 +123,11 @@ impl<'p> Program<'p> {
         }
     }
 
+    /// The events behind a value, those of a container's contents included.
+    pub fn origins_behind(&self, value: &Value) -> super::term::Origins {
+        self.run.deep_origins(value)
+    }
+
     /// The call whose result a term is.
     pub fn maker(&self, term: Term) -> Option<(&Event<'p>, &Call<'p>)> {
         let makers = self.makers.get_or_init(|| {
@@ -268,15 +273,10 @@ impl<'p> Program<'p> {
 
     /// Surely a number of Python.
     fn is_number(&self, term: Term) -> bool {
-        match self.terms().kind(term) {
-            TermKind::Const(_) | TermKind::Rank(_) | TermKind::SpawnIndex => true,
-            TermKind::Binary(_, a, b) => self.is_number(*a) && self.is_number(*b),
-            TermKind::Negative(of) => self.is_number(*of),
-            TermKind::Apply(name, _) => is_number_function(name),
-            _ => self.maker(term).is_some_and(|(_, call)| {
-                matches!(call.role, Role::HostRead | Role::WorldSize | Role::Time)
-            }),
-        }
+        self.run.is_plain_number(term)
+            || self
+                .maker(term)
+                .is_some_and(|(_, call)| matches!(call.role, Role::WorldSize | Role::Time))
     }
 
     /// The program changes where tensors are made that name no device.

@@ -144,17 +144,23 @@ impl<'p> Program<'p> {
     }
 
     /// Something unknown decides whether the path is taken that may well be a rank test: a
-    /// parameter or attribute nobody is seen to set, or the result of an unseen call.
+    /// parameter or attribute nobody is seen to set, the result of an unseen call, or something
+    /// that a rank went into.
     pub fn hangs_on_unseen_test(&self, path: PathId) -> bool {
+        let terms = self.terms();
         self.conditions(path).any(|node| {
-            self.mentions(node.condition, &|kind| match kind {
+            let is_unseen = |kind: &TermKind| match kind {
                 TermKind::Parameter { .. } => true,
-                TermKind::Attribute(of, _) => {
-                    !matches!(self.terms().kind(*of), TermKind::Object(id)
-                        if self.object(*id).class == ObjectClass::Arguments)
+                TermKind::Attribute(of, _) => !matches!(terms.kind(*of), TermKind::Object(id)
+                        if self.object(*id).class == ObjectClass::Arguments),
+                // A rank in a group that is not known.
+                TermKind::Opaque { .. } => {
+                    terms.find(kind).is_some_and(|t| terms.taint(t).has(super::Taint::RANK))
                 }
                 _ => false,
-            }) && SAMPLES.iter().any(|&s| self.terms().evaluate(node.condition, s).is_none())
+            };
+            self.mentions(node.condition, &is_unseen)
+                && SAMPLES.iter().any(|&s| terms.evaluate(node.condition, s).is_none())
         })
     }
 

@@ -435,6 +435,8 @@ impl Terms {
         };
         match known {
             Some(value) => self.constant(value),
+            None if op == BinaryOp::Add && self.as_int(left) == Some(0) => right,
+            None if op == BinaryOp::Add && self.as_int(right) == Some(0) => left,
             None => self.make(TermKind::Binary(op, left, right)),
         }
     }

@@ -108,7 +108,7 @@ fn check_dp(
 
 fn first_id(program: &Program<'_>, ids: &ArgumentValue<'_>) -> First {
     let Some(term) = ids.value.single() else { return First::Unknown };
-    if is_command_line(program, term) {
+    if is_command_line(program, term) || is_parsed_text(program, term) {
         return First::CommandLine;
     }
     match items(program, ids).first() {
@@ -120,6 +120,19 @@ fn first_id(program: &Program<'_>, ids: &ArgumentValue<'_>) -> First {
 fn is_command_line(program: &Program<'_>, term: Term) -> bool {
     matches!(program.terms().kind(term), TermKind::Attribute(of, _)
         if program.object_of(*of).is_some_and(|o| o.class == ObjectClass::Arguments))
+}
+
+/// `[int(i) for i in text.split(",")]`, `list(map(int, text.split(",")))`.
+fn is_parsed_text(program: &Program<'_>, term: Term) -> bool {
+    let list = program.object_of(term).filter(|object| object.class == ObjectClass::List);
+    let made = match *program.terms().kind(term) {
+        TermKind::Opaque { site, .. } => Some(site),
+        _ => list.map(|list| list.site),
+    };
+    made.is_some_and(|site| {
+        let text = program.text(site);
+        text.contains(".split(") && (text.contains("int(") || text.contains("map(int"))
+    })
 }
 
 /// The ids of a list that is written out.
@@ -306,6 +319,28 @@ if __name__ == '__main__':
 ",
             ),
         ]);
+    }
+
+    #[test]
+    fn ids_in_a_text_are_a_warning() {
+        check_python(
+            "
+import argparse, torch
+parser = argparse.ArgumentParser()
+parser.add_argument('--gpu-ids', default='1,2')
+args = parser.parse_args()
+ids = [int(text) for text in args.gpu_ids.split(',')]
+more = list(map(int, args.gpu_ids.split(',')))
+third = torch.nn.DataParallel(torch.nn.Linear(2, 2), device_ids=more)
+third.cuda()  # ~ bad-device-ids: whatever `more` says
+net = torch.nn.DataParallel(torch.nn.Linear(2, 2), device_ids=ids)
+net = net.cuda()  # ~ bad-device-ids: whatever `ids` says
+other = torch.nn.DataParallel(torch.nn.Linear(2, 2), device_ids=list(range(len(ids)))).cuda()
+for _ in range(3):
+    net(torch.ones(2, 2)).sum().backward()
+    other(torch.ones(2, 2)).sum().backward()
+",
+        );
     }
 
     #[test]

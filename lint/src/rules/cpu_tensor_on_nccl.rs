@@ -219,6 +219,30 @@ meter.sync()
     }
 
     #[test]
+    fn numbers_that_were_added_up_count() {
+        check_python(
+            "
+import torch
+import torch.distributed as dist
+def mean(value, n):
+    tensor = torch.tensor(value)
+    dist.all_reduce(tensor)  # ~ cpu-tensor-on-nccl
+    return tensor / n
+def evaluate(net, batches):
+    right, seen = 0, 0
+    for x, y in batches:
+        right += (net(x.cuda()).argmax(1).cpu() == y).sum().item()
+        seen += y.size(0)
+    both = torch.FloatTensor([right, seen])
+    dist.all_reduce(both)  # ~ cpu-tensor-on-nccl
+    return mean(right / seen, dist.get_world_size())
+dist.init_process_group('nccl')
+evaluate(torch.nn.Linear(2, 2).cuda(), [(torch.ones(2, 2), torch.ones(2))])
+",
+        );
+    }
+
+    #[test]
     fn tensors_on_gpus_are_silent() {
         check_python(
             "
@@ -231,7 +255,8 @@ b = torch.tensor([1.0]).to(device)
 c = torch.zeros_like(a)
 d = torch.tensor(a)
 e = torch.cuda.FloatTensor([1.0])
-for value in (a, b, c, d, e):
+f = torch.ByteTensor([1]).to('cuda')
+for value in (a, b, c, d, e, f):
     dist.all_reduce(value)
 dist.broadcast(torch.ones(1).cuda(), 0)
 ",

@@ -279,6 +279,19 @@ other = torch.ones(2).to(torch.device('cuda', dist.get_rank() % 8))
     }
 
     #[test]
+    fn a_test_for_two_devices_does_not_excuse() {
+        check_python(
+            "
+import os, sys, torch
+if torch.cuda.device_count() < 2:
+    sys.exit('two GPUs are needed')
+torch.distributed.init_process_group('nccl')
+torch.cuda.set_device(int(os.environ['RANK']))  # ~ global-rank-as-device
+",
+        );
+    }
+
+    #[test]
     fn started_processes_of_one_node_are_silent() {
         check_python(
             "

@@ -138,9 +138,9 @@ fn runs_on_every_rank(program: &Program<'_>, event: &Event<'_>) -> bool {
 
 /// What is loaded goes into a model or an optimizer, or is the model.
 fn is_state(program: &Program<'_>, event: &Event<'_>, call: &Call<'_>) -> bool {
-    let terms = program.terms();
     let loads = program.calls(Role::LoadStateDict).any(|(_, load)| {
-        load.value_at(0, "state_dict").is_some_and(|state| state.comes_from(terms, event.id))
+        let state = load.value_at(0, "state_dict");
+        state.is_some_and(|state| program.origins_behind(state).contains(&event.id))
     });
     let is_model = |value: &crate::analysis::Value| value == &call.result;
     loads
@@ -248,6 +248,27 @@ fn main() -> anyhow::Result<()> {
     }
     Ok(())
 }
+",
+        );
+    }
+
+    #[test]
+    fn what_is_picked_from_the_file_counts() {
+        check_python(
+            "
+import argparse, torch
+import torch.distributed as dist
+parser = argparse.ArgumentParser()
+parser.add_argument('--pretrained')
+args = parser.parse_args()
+dist.init_process_group('nccl')
+torch.cuda.set_device(dist.get_rank() % torch.cuda.device_count())
+net = torch.nn.Linear(2, 2).cuda()
+if args.pretrained:
+    blob = torch.load(args.pretrained)  # ~ load-without-map-location
+    wanted = {k[9:]: v for k, v in blob['state_dict'].items() if k.startswith('backbone.')}
+    net.load_state_dict(wanted, strict=False)
+net = torch.nn.parallel.DistributedDataParallel(net)
 ",
         );
     }

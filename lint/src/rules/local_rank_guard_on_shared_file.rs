@@ -1,4 +1,4 @@
-use crate::analysis::{Call, Const, Event, Reach, SAMPLES, TermKind};
+use crate::analysis::{Call, Const, Event, Reach, SAMPLES, Term, TermKind};
 use crate::prelude::*;
 use crate::table::{Flag, Role};
 
@@ -49,7 +49,7 @@ declare_rule! {
 fn check(program: &Program<'_>, report: &mut Report<'_>) {
     let several = program.shows_several_nodes();
     let starts_its_own = program.calls(Role::Spawn).next().is_some();
-    if !program.is_distributed() || starts_its_own && !several {
+    if !program.is_distributed() || starts_its_own && (!several || ranks_on_one_node(program)) {
         return;
     }
     for role in [Role::Save, Role::WriteFile] {
@@ -77,16 +77,30 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
     }
 }
 
-/// The innermost test that lets the first rank of each node through, and no other.
+/// The global rank is the index that `mp.spawn` gives.
+fn ranks_on_one_node(program: &Program<'_>) -> bool {
+    let is_index = |term: Term| *program.terms().kind(term) == TermKind::SpawnIndex;
+    let mut ranks =
+        program.calls(Role::InitGroup).filter_map(|(_, call)| call.argument("rank").known());
+    let first = ranks.next();
+    first.is_some_and(|a| a.value.terms().all(is_index))
+        && ranks.all(|a| a.value.terms().all(is_index))
+}
+
+/// The innermost test that surely lets the first rank of each node through, and no other.
 fn guard(program: &Program<'_>, event: &Event<'_>) -> Option<Site> {
-    let lets_through = |condition| {
-        SAMPLES
-            .map(|sample| program.terms().evaluate(condition, sample) != Some(Const::Bool(false)))
-    };
     program
         .conditions(event.path)
-        .find(|node| lets_through(node.condition) == [true, false, true, false])
+        .find(|node| asks_for_local_rank(program, node.condition))
         .map(|node| node.site)
+}
+
+fn asks_for_local_rank(program: &Program<'_>, condition: Term) -> bool {
+    if let TermKind::And(parts) = program.terms().kind(condition) {
+        return parts.iter().any(|&part| asks_for_local_rank(program, part));
+    }
+    let expected = [true, false, true, false].map(|holds| Some(Const::Bool(holds)));
+    SAMPLES.map(|sample| program.terms().evaluate(condition, sample)) == expected
 }
 
 fn is_on_the_node(program: &Program<'_>, call: &Call<'_>) -> bool {
@@ -185,6 +199,48 @@ if dist.get_rank() == 0:
     torch.save({}, 'a.pt')
 if local == 0 and node == 0:
     torch.save({}, 'b.pt')
+",
+        );
+    }
+
+    #[test]
+    fn a_rank_that_may_be_global_is_silent() {
+        check_python(
+            "
+import argparse, os, torch
+import torch.multiprocessing as mp
+args = argparse.ArgumentParser().parse_args()
+def work(gpu, args):
+    args.rank += gpu
+    torch.distributed.init_process_group('gloo', rank=args.rank)
+    if args.rank == 0:
+        torch.save({}, 'a.pt')
+if __name__ == '__main__':
+    if 'SLURM_JOB_ID' in os.environ:
+        args.rank = int(os.environ['SLURM_NODEID']) * 8
+    else:
+        args.rank = 0
+    mp.spawn(work, nprocs=8, args=(args,))
+",
+        );
+    }
+
+    #[test]
+    fn ranks_on_one_node_under_slurm_are_silent() {
+        check_python(
+            "
+import argparse, os, torch
+import torch.multiprocessing as mp
+args = argparse.ArgumentParser().parse_args()
+def work(gpu, args):
+    args.rank += gpu
+    torch.distributed.init_process_group('gloo', rank=args.rank)
+    if args.rank == 0:
+        torch.save({}, 'a.pt')
+if __name__ == '__main__':
+    print(os.environ.get('SLURM_JOB_ID'))
+    args.rank = 0
+    mp.spawn(work, nprocs=8, args=(args,))
 ",
         );
     }

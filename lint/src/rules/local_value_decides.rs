@@ -1,5 +1,5 @@
 use crate::analysis::rankflow::LocalDecision;
-use crate::analysis::{EventKind, Term};
+use crate::analysis::{EventKind, Term, TermKind};
 use crate::prelude::*;
 use crate::table::Role;
 
@@ -89,7 +89,10 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
         return;
     }
     for decision in program.local_decisions() {
-        if is_about_loading(program, &decision) {
+        if is_about_loading(program, &decision)
+            || is_decided_by_the_parent(program, &decision)
+            || n_parts(program, decision.condition) > N_PARTS_MAX
+        {
             continue;
         }
         let site = condition_site(program, decision.condition, decision.site);
@@ -118,10 +121,35 @@ fn is_about_loading(program: &Program<'_>, decision: &LocalDecision) -> bool {
         EventKind::Call(call) => {
             call.role != Role::Collective
                 || call.name.is_none_or(|n| {
-                    !(n.starts_with("torch.distributed.") || n.starts_with("tch_ddp."))
+                    let plain = n.strip_prefix("torch.distributed.");
+                    !(plain.is_some_and(|n| !n.contains('.')) || n.starts_with("tch_ddp."))
                 })
         }
         _ => true,
+    }
+}
+
+/// The process that starts the ranks looks, and all of them do as it says.
+fn is_decided_by_the_parent(program: &Program<'_>, decision: &LocalDecision) -> bool {
+    let origins = program.terms().origins(decision.condition);
+    decision.event.is_some_and(|event| program.event(event).modes.spawned)
+        && !origins.is_empty()
+        && origins.iter().all(|&origin| !program.event(origin).modes.spawned)
+}
+
+/// A condition of more parts than people write: it tells by which ways a value came here.
+const N_PARTS_MAX: usize = 12;
+
+fn n_parts(program: &Program<'_>, condition: Term) -> usize {
+    if program.terms().is_huge(condition) {
+        return usize::MAX;
+    }
+    match program.terms().kind(condition) {
+        TermKind::And(parts) | TermKind::Or(parts) => {
+            parts.iter().fold(0, |sum: usize, &part| sum.saturating_add(n_parts(program, part)))
+        }
+        TermKind::Not(inner) => n_parts(program, *inner),
+        _ => 1,
     }
 }
 
@@ -166,6 +194,24 @@ fn source_of(program: &Program<'_>, condition: Term) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_parent_process_decides_is_silent() {
+        check_python(
+            "
+import os, torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+def work(rank, n, resume):
+    dist.init_process_group('gloo', rank=rank, world_size=n)
+    if resume:
+        dist.barrier()
+if __name__ == '__main__':
+    if os.access('/tmp', os.W_OK):
+        mp.spawn(work, nprocs=2, args=(2, os.path.exists('last.pt')))
+",
+        );
+    }
 
     #[test]
     fn a_file_test_around_a_broadcast_counts() {

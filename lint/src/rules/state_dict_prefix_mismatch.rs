@@ -67,7 +67,7 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
     loaded_into_wrapper(program, report, (&saved, &loaded), &others);
     loaded_in_part(program, report, (&saved, &loaded));
     pickled_whole(program, report);
-    names_before_wrap(program, report);
+    names_of_both(program, report);
 }
 
 type States<'s, 'e, 'p> = (&'s [SavedState<'e, 'p>], &'s [LoadedState<'e, 'p>]);
@@ -371,49 +371,64 @@ fn pickled_whole(program: &Program<'_>, report: &mut Report<'_>) {
     }
 }
 
-/// Names of the bare model's parameters are keys, and the wrapper's are looked up.
-fn names_before_wrap(program: &Program<'_>, report: &mut Report<'_>) {
-    let named = || {
-        let calls = [Role::NamedParameters, Role::StateDict].map(|role| program.calls(role));
-        calls.into_iter().flatten().filter_map(|(event, call)| {
-            Some((event, call.receiver.as_ref().and_then(Value::single)?))
-        })
-    };
-    for (used, wrapper) in named() {
-        let Some((id, _)) = program.wrapper_of(wrapper) else { continue };
-        let (Some(model), Some(wrap)) = (inner(program, id), program.object(id).event) else {
-            continue;
-        };
+/// Names of the bare model's parameters are keys and the wrapper's are looked up, or the reverse.
+fn names_of_both(program: &Program<'_>, report: &mut Report<'_>) {
+    let named: Vec<(&Event<'_>, Term)> = [Role::NamedParameters, Role::StateDict]
+        .into_iter()
+        .flat_map(|role| program.calls(role))
+        .filter_map(|(event, call)| Some((event, call.receiver.as_ref().and_then(Value::single)?)))
+        .collect();
+    for &(used, asked) in &named {
         for (place, container) in lookups(program, used) {
-            let taken = named().find(|(event, of)| {
-                *of == model
-                    && event.id < wrap
-                    && sees_the_same(program, event, used)
+            let taken = named.iter().find(|(event, of)| {
+                let wrapped = [asked, *of].map(|t| program.wrapper_of(t).is_some());
+                wrapped[0] != wrapped[1]
+                    && original(program, asked) == original(program, *of)
+                    && sees_the_same(program, [event, used], &container)
+                    && program.can_both_hold_paths(event.path, used.path)
                     && fills(program, event, &container)
             });
             let Some((taken, _)) = taken else { continue };
+            let (has, asks) = match program.wrapper_of(asked) {
+                Some(_) => ("the bare model", "the wrapper"),
+                None => ("the wrapper", "the bare model"),
+            };
             report
                 .at(
                     place,
-                    format!(
-                        "`{container}` has the names of the bare model, these are the wrapper's"
-                    ),
+                    format!("`{container}` has the names of {has}, these are those of {asks}"),
                 )
-                .why("the wrapper's names begin with `module.`: none of them is among the keys")
-                .help("take the names of what is wrapped: `.module.named_parameters()`")
-                .related(taken.site, "the names are taken here, before the model is wrapped")
-                .related(program.object(id).site, "wrapped here");
+                .why("the wrapper's names begin with `module.`: none of them is among the others")
+                .help("take both from what is wrapped: `model.module`")
+                .related(taken.site, "the other names are taken here");
         }
     }
 }
 
-/// Both events stand in methods of one object, or in one function or file.
-fn sees_the_same(program: &Program<'_>, a: &Event<'_>, b: &Event<'_>) -> bool {
-    let (a, b) = (program.frame(a.frame), program.frame(b.frame));
+/// The bare model behind a wrapper, what is in one, or a copy.
+fn original(program: &Program<'_>, term: Term) -> Option<Term> {
+    let mut at = term;
+    for _ in 0..4 {
+        let behind = match *program.terms().kind(at) {
+            TermKind::Object(id) if program.wrapper_kind(id).is_some() => Some(inner(program, id)?),
+            TermKind::Inner(id) => Some(inner(program, id)?),
+            _ => program.attribute_now(at, "<copy of>").and_then(Value::single),
+        };
+        match behind {
+            Some(behind) => at = behind,
+            None => break,
+        }
+    }
+    Some(at)
+}
+
+/// What is called `container` at both events is the same: an attribute in methods of one object,
+/// a variable of one function.
+fn sees_the_same(program: &Program<'_>, events: [&Event<'_>; 2], container: &str) -> bool {
+    let [a, b] = events.map(|event| program.frame(event.frame));
     match (a.receiver, b.receiver) {
-        (Some(x), Some(y)) => x == y,
-        (None, None) => a.function == b.function && a.file == b.file,
-        _ => false,
+        (Some(x), Some(y)) if container.contains('.') => x == y,
+        _ => a.function == b.function && a.file == b.file,
     }
 }
 
@@ -428,18 +443,30 @@ fn lookups(program: &Program<'_>, event: &Event<'_>) -> Vec<(Site, String)> {
     let start = (event.site.span.start - around.span.start) as usize;
     let Some(name) = loop_name(&text[..start]) else { return Vec::new() };
     let mut found = Vec::new();
+    let is_part = |c: char| c.is_alphanumeric() || c == '_' || c == '.';
+    let mut tell = |from: usize, to: usize, container: &str| {
+        if !container.is_empty() {
+            let start = around.span.start as usize;
+            let span = Span::new(start + from, start + to);
+            found.push((Site { file: around.file, span }, container.to_owned()));
+        }
+    };
     let subscript = format!("[{name}]");
     for (at, _) in text.match_indices(&subscript) {
         let head = &text[..at];
-        let is_part = |c: char| c.is_alphanumeric() || c == '_' || c == '.';
-        let container = &head[head.rfind(|c| !is_part(c)).map_or(0, |i| i + 1)..];
+        let from = head.rfind(|c| !is_part(c)).map_or(0, |i| i + 1);
         // An assignment fills it.
         let rest = text[at + subscript.len()..].trim_start();
         let is_store = rest.starts_with('=') && !rest.starts_with("==");
-        if !container.is_empty() && !is_store {
-            let from = around.span.start as usize + at - container.len();
-            let span = Span::new(from, from + container.len() + subscript.len());
-            found.push((Site { file: around.file, span }, container.to_owned()));
+        if !is_store {
+            tell(from, at + subscript.len(), &head[from..]);
+        }
+    }
+    for test in [format!(" {name} in "), format!(" {name} not in ")] {
+        for (at, _) in text.match_indices(&test).filter(|(at, _)| !text[..*at].ends_with("for")) {
+            let tail = &text[at + test.len()..];
+            let end = tail.find(|c| !is_part(c)).unwrap_or(tail.len());
+            tell(at + 1, at + test.len() + end, &tail[..end]);
         }
     }
     found.truncate(1);
@@ -644,6 +671,53 @@ net = torch.nn.parallel.DistributedDataParallel(net)
 for _ in range(3):
     net(torch.ones(2, 2)).sum().backward()
     average.update(net)
+",
+        );
+    }
+
+    #[test]
+    fn a_copy_and_the_wrapper_count() {
+        check_python(
+            "
+import copy, torch
+torch.distributed.init_process_group('gloo')
+class Average:
+    def __init__(self, net):
+        self.net = copy.deepcopy(net).eval()
+    def update(self, net):
+        new = net.state_dict()
+        for key, value in self.net.state_dict().items():
+            value.lerp_(new[key], 0.1)  # ~ state-dict-prefix-mismatch: `new` has the names of the wrapper
+    def update_well(self, net):
+        new = net.module.state_dict()
+        for key, value in self.net.state_dict().items():
+            value.lerp_(new[key], 0.1)
+net = torch.nn.Linear(2, 2)
+average = Average(net)
+net = torch.nn.parallel.DistributedDataParallel(net)
+for _ in range(3):
+    net(torch.ones(2, 2)).sum().backward()
+    average.update(net)
+    average.update_well(net)
+",
+        );
+    }
+
+    #[test]
+    fn names_in_a_list_count() {
+        check_python(
+            "
+import torch
+net = torch.nn.Linear(2, 2)
+decayed = [name for name, p in net.named_parameters() if p.ndim > 1]
+net = torch.nn.DataParallel(net.cuda())
+groups = [
+    {'params': [p for name, p in net.named_parameters() if name in decayed]},  # ~ state-dict-prefix-mismatch: `decayed`
+]
+opt = torch.optim.SGD(groups, 0.1)
+for _ in range(3):
+    net(torch.ones(2, 2)).sum().backward()
+    opt.step()
 ",
         );
     }

@@ -200,6 +200,32 @@ if __name__ == '__main__':
     }
 
     #[test]
+    fn a_rank_in_a_group_that_is_not_known_guards() {
+        check_files(&[
+            (
+                "groups.py",
+                "
+import torch.distributed as dist
+def rank(group=None):
+    if group is None:
+        group = dist.distributed_c10d._get_default_group()
+    return dist.get_rank(group)
+",
+            ),
+            (
+                "main.py",
+                "
+import torch, groups
+torch.distributed.init_process_group('gloo')
+for epoch in range(3):
+    if groups.rank() == 0:
+        torch.save({}, 'a.pt')
+",
+            ),
+        ]);
+    }
+
+    #[test]
     fn flags_and_none_objects_guard() {
         check_python(
             "

@@ -1,5 +1,5 @@
 use crate::analysis::facts::Wrapper;
-use crate::analysis::{EventId, Term};
+use crate::analysis::{EventId, Term, TermKind};
 use crate::prelude::*;
 use crate::table::Role;
 
@@ -78,15 +78,31 @@ fn names(outer: Wrapper, inner: Wrapper) -> (&'static str, &'static str) {
     (name(outer), name(inner))
 }
 
-/// Where all parameters of a module were frozen before an event, and not thawed since.
+/// Where all parameters of a module were frozen before an event, and none of them thawed since.
 fn frozen_before(program: &Program<'_>, module: Term, before: EventId) -> Option<Site> {
     let mut frozen = None;
     for change in program.gradient_switches() {
-        if change.event < before && change.of == module && change.reaches_all {
-            frozen = (!change.on).then_some(change.site);
+        if change.event >= before || !is_part(program, change.of, module) {
+            continue;
+        }
+        if change.on {
+            frozen = None;
+        } else if change.of == module && change.reaches_all {
+            frozen = Some(change.site);
         }
     }
     frozen
+}
+
+/// `model.head` of `model`, or the model.
+fn is_part(program: &Program<'_>, part: Term, module: Term) -> bool {
+    if part == module {
+        return true;
+    }
+    match program.terms().kind(part) {
+        TermKind::Attribute(of, _) | TermKind::Item(of, _) => is_part(program, *of, module),
+        _ => program.stores_on(module).any(|(_, _, value)| value.terms().any(|t| t == part)),
+    }
 }
 
 /// `SyncBatchNorm` needs a process group, and `DistributedDataParallel` around it.
@@ -121,6 +137,22 @@ fn check_sync_batch_norm(program: &Program<'_>, report: &mut Report<'_>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_frozen_module_with_a_thawed_head_is_silent() {
+        check_python(
+            "
+import torch, torchvision
+torch.distributed.init_process_group('gloo')
+net = torchvision.models.resnet50()
+net.requires_grad_(False)
+net.fc.requires_grad_(True)
+net = torch.nn.parallel.DistributedDataParallel(net)
+for _ in range(2):
+    net(torch.ones(2)).sum().backward()
+",
+        );
+    }
 
     #[test]
     fn a_factory_that_may_wrap_already_counts() {

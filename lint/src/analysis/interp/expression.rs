@@ -13,6 +13,9 @@ use crate::table::Role;
 /// Containers written out at greater length are tables of data: only their first items are
 /// looked at.
 const CONTENTS_MAX: usize = 40;
+
+/// The type of opaque values that are plain numbers.
+const NUMBER: &str = "float";
 /// Literal lists longer than this are tables of data, and opaque.
 const DATA_MIN: usize = 64;
 
@@ -461,7 +464,38 @@ impl<'p> Interpreter<'p> {
         if let Some(made) = self.path_below(op, left, right, site) {
             return made;
         }
-        self.derived(site, &[&a, &b])
+        // Nothing but a path is divided by a text.
+        let is_text = self.terms.as_str(right).is_some()
+            || matches!(self.terms.kind(right), TermKind::Text(_));
+        if op == BinaryOp::Div && is_text && !self.is_rust() {
+            return self.terms.binary(op, left, right);
+        }
+        let term = self.derived(site, &[&a, &b]);
+        self.note_number(term, self.is_plain_number(left) && self.is_plain_number(right));
+        term
+    }
+
+    /// Books whether an opaque value is a plain number.
+    pub(super) fn note_number(&mut self, term: Term, is_number: bool) {
+        if is_number {
+            self.types.insert(term, Name::new(NUMBER));
+        } else if self.types.get(&term).is_some_and(|class| &**class == NUMBER) {
+            self.types.remove(&term);
+        }
+    }
+
+    /// Surely a plain number, no tensor.
+    pub(in crate::analysis) fn is_plain_number(&self, term: Term) -> bool {
+        match self.terms.kind(term) {
+            TermKind::Const(value) => !matches!(value, Const::None | Const::Str(_)),
+            TermKind::Rank(_) | TermKind::SpawnIndex => true,
+            TermKind::Binary(_, a, b) => self.is_plain_number(*a) && self.is_plain_number(*b),
+            TermKind::Negative(of) => self.is_plain_number(*of),
+            TermKind::Apply(name, _) => {
+                matches!(name.rsplit('.').next(), Some("len" | "size" | "numel" | "dim"))
+            }
+            _ => self.types.get(&term).is_some_and(|class| &**class == NUMBER),
+        }
     }
 
     /// Arithmetic that conditions and averages are made of: `(step + 1) % n`, `total / count`.

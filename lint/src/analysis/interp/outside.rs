@@ -373,6 +373,11 @@ impl<'p> Interpreter<'p> {
         }
         let taint = if row.has(Flag::Local) { Taint::LOCAL } else { Taint::NONE };
         let value = self.result(call, Some(event), taint);
+        let is_item = call.role == Role::HostRead
+            && call.name.is_some_and(|n| matches!(n.rsplit('.').next(), Some("item")));
+        if let (true, Some(term)) = (is_item, value.single()) {
+            self.note_number(term, true);
+        }
         if row.has(Flag::Uniform) { self.untainted(&value, call.site, event) } else { value }
     }
 

@@ -547,6 +547,9 @@ impl<'p> Interpreter<'p> {
             origins.dedup();
             let instance = 1 << 28 | (index as u32) << 20 | (self.frame.0 & 0xf_ffff);
             let term = self.terms.opaque(site, instance, taint, &origins);
+            let mut terms = after.terms().chain(before.terms());
+            let is_number = terms.all(|t| self.is_plain_number(t));
+            self.note_number(term, is_number);
             let value = self.value(term);
             self.write(*key, value);
         }
