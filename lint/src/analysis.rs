@@ -386,6 +386,26 @@ impl<'p> Program<'p> {
         })
     }
 
+    /// A number that a loop counts, of unknown value.
+    pub fn is_counter(&self, term: Term) -> bool {
+        self.run.counters.contains(&term)
+    }
+
+    /// The condition picks one of several items of a container: a loop over it takes each in
+    /// turn.
+    pub fn is_selection(&self, condition: Term) -> bool {
+        let terms = self.terms();
+        self.mentions(condition, &|kind| {
+            matches!(kind, TermKind::Happened(_))
+                && terms.find(kind).is_some_and(|term| self.run.selectors.contains(&term))
+        })
+    }
+
+    /// Statements and the like that were run to understand the program: the measure of work.
+    pub fn n_steps(&self) -> u64 {
+        self.run.steps
+    }
+
     /// A row's flag, of a call.
     pub fn has_flag(&self, call: &Call<'p>, flag: Flag) -> bool {
         call.row.is_some_and(|row| row.has(flag))

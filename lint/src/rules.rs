@@ -37,6 +37,7 @@ mod parameters_changed_after_wrap;
 mod parameters_read_on_replica;
 mod path_reused;
 mod rank_divergent_update;
+mod rank_read_before_init;
 mod reentrant_checkpoint;
 mod registered_alias_lost;
 mod repeated_forward_with_buffers;
@@ -49,16 +50,19 @@ mod summed_loss_scale;
 mod undivided_batch_size;
 mod uneven_batch_average;
 mod uneven_epoch_output;
+mod uneven_iterations;
 mod unguarded_log;
 mod unguarded_save;
 mod unguarded_tracker;
 mod unknown_suppression;
+mod unordered_file_access;
 mod unreduced_metric;
 mod unregistered_parameters;
 mod unregistered_tensor_state;
 mod unsorted_variables;
 mod unused_submodule;
 mod unused_suppression;
+mod unwaited_collective;
 mod unwrapped_alias_trained;
 mod wrong_replica_arguments;
 mod wrong_wrap_order;
@@ -105,6 +109,7 @@ pub static RULES: &[&Rule] = &[
     &parameters_read_on_replica::RULE,
     &path_reused::RULE,
     &rank_divergent_update::RULE,
+    &rank_read_before_init::RULE,
     &reentrant_checkpoint::RULE,
     &registered_alias_lost::RULE,
     &repeated_forward_with_buffers::RULE,
@@ -117,16 +122,19 @@ pub static RULES: &[&Rule] = &[
     &undivided_batch_size::RULE,
     &uneven_batch_average::RULE,
     &uneven_epoch_output::RULE,
+    &uneven_iterations::RULE,
     &unguarded_log::RULE,
     &unguarded_save::RULE,
     &unguarded_tracker::RULE,
     &unknown_suppression::RULE,
+    &unordered_file_access::RULE,
     &unreduced_metric::RULE,
     &unregistered_parameters::RULE,
     &unregistered_tensor_state::RULE,
     &unsorted_variables::RULE,
     &unused_submodule::RULE,
     &unused_suppression::RULE,
+    &unwaited_collective::RULE,
     &unwrapped_alias_trained::RULE,
     &wrong_replica_arguments::RULE,
     &wrong_wrap_order::RULE,

@@ -7,6 +7,7 @@ pub mod corpus;
 pub mod findings;
 pub mod launch;
 pub mod repository;
+pub mod spmd;
 pub mod tidy;
 #[cfg(feature = "torch")]
 pub mod torch;

@@ -203,8 +203,10 @@ pub enum Node {
         then: Tree,
         otherwise: Tree,
     },
+    /// `item`: what the loop binds its target to, where that is one term.
     Loop {
         header: Header,
+        item: Option<Term>,
         site: Site,
         body: Tree,
     },

@@ -1,10 +1,10 @@
 //! Questions that several rules ask of a program.
 
 use super::{
-    Call, ClassRef, Const, Event, EventKind, Object, ObjectClass, ObjectId, PathId, Program, Reach,
-    SAMPLES, Sample, Term, TermKind, Value,
+    Call, ClassRef, Const, Event, EventKind, Object, ObjectClass, ObjectId, PathId, Program,
+    RankKind, Reach, SAMPLES, Sample, Term, TermKind, Value,
 };
-use crate::model::{ExprKind, Name, Site};
+use crate::model::{BinaryOp, ExprKind, Name, Site};
 use crate::table::Role;
 
 /// Which wrapper it is.
@@ -170,6 +170,12 @@ impl<'p> Program<'p> {
             self.reach(path),
             Reach::Main | Reach::LocalMain | Reach::Nobody | Reach::Others | Reach::Some
         )
+    }
+
+    /// The line of a place, from 1.
+    pub fn line_of(&self, site: Site) -> usize {
+        let text = &self.project.file(site.file).text;
+        1 + text[..site.span.start as usize].matches('\n').count()
     }
 
     /// The user's own words for what a call is made on: `model` of `model.module(x)`.
@@ -550,7 +556,7 @@ impl<'p> Program<'p> {
 
     /// The program knows of several nodes: a node rank, or a global rank computed beside.
     pub fn shows_several_nodes(&self) -> bool {
-        let node = TermKind::Rank(super::RankKind::NodeRank);
+        let node = TermKind::Rank(RankKind::NodeRank);
         self.terms().find(&node).is_some()
             || self.offsets_spawn_index()
             || self.project.files.iter().any(|file| {
@@ -559,5 +565,95 @@ impl<'p> Program<'p> {
                         .iter()
                         .any(|word| file.text.contains(word))
             })
+    }
+}
+
+/// Shares, handles and what becomes of results.
+impl<'p> Program<'p> {
+    /// What a call gives is not taken by anybody.
+    pub fn is_dropped(&self, event: &Event<'p>) -> bool {
+        self.run.dropped.contains(&event.site)
+    }
+
+    /// The outside world was given the object: what becomes of it is unknown.
+    pub fn is_given_away(&self, term: Term) -> bool {
+        self.run.given_away.contains(&term)
+    }
+
+    /// A rank's own share of common data, as `files[rank::world]` is: ranks may have different
+    /// numbers of items. Loaders and data sets of the project are looked into.
+    pub fn is_uneven_share(&self, term: Term) -> bool {
+        let (taint, _) = self.run.deep_facts_of(term);
+        if taint.has(super::Taint::SHARE) {
+            return true;
+        }
+        let Some(object) = self.object_of(term) else { return false };
+        match object.role {
+            Role::Loader => self.loads_uneven_share(object),
+            _ => self.class_of(object).is_some_and(|class| {
+                matches!(
+                    self.class_member(class, "__iter__").map(|t| self.terms().kind(t)),
+                    Some(TermKind::Function { function, .. }) if self.run.sharing.contains(function)
+                )
+            }),
+        }
+    }
+
+    fn loads_uneven_share(&self, loader: &Object<'p>) -> bool {
+        let given =
+            |name: &str| loader.arguments.iter().find(|a| a.name.is_some_and(|n| &*n == name));
+        let is_set = |name: &str| {
+            given(name).is_some_and(|a| {
+                let known = a.value.single();
+                known != Some(self.terms().none) && known != Some(self.terms().no)
+            })
+        };
+        let spread = loader.arguments.iter().any(|a| a.spread);
+        let samples = given("sampler").or_else(|| given("batch_sampler"));
+        let sampled = samples.is_some_and(|a| a.value.single() != Some(self.terms().none));
+        if is_set("drop_last") || spread {
+            return false;
+        }
+        if sampled {
+            let by = samples.and_then(|a| a.value.single());
+            return by.is_some_and(|by| {
+                self.object_of(by).is_some_and(|o| self.class_of(o).is_some())
+                    && self.is_uneven_share(by)
+            });
+        }
+        let data = given("dataset").and_then(|a| a.value.single());
+        data.is_some_and(|data| {
+            let walked = self.object_of(data);
+            let holds = walked.is_some_and(|o| {
+                o.arguments.iter().any(|a| a.value.taint(self.terms()).has(super::Taint::SHARE))
+            });
+            holds || self.is_uneven_share(data)
+        })
+    }
+
+    /// The loaders that a term walks over: itself, or what it was made of.
+    pub fn loaders_behind(&self, over: Term) -> Vec<Term> {
+        let (_, origins) = self.run.deep_facts_of(over);
+        let of_loaders = |o: &&Object<'p>| {
+            o.role == Role::Loader && o.event.is_some_and(|made| origins.contains(&made))
+        };
+        self.objects().iter().filter(of_loaders).map(|o| self.term_of(o.id)).collect()
+    }
+
+    /// `i % world == rank` picks; it makes no shares equal.
+    pub fn picks_one_in_world(&self, kind: &TermKind) -> bool {
+        self.terms().find(kind).is_some_and(|term| self.run.is_rank_pick(term))
+    }
+
+    /// Somebody counts modulo the number of ranks: shares may have been made equal.
+    pub fn counts_by_world(&self) -> bool {
+        self.terms().any(|kind| match kind {
+            TermKind::Binary(BinaryOp::Mod | BinaryOp::FloorDiv, left, by) => {
+                let counts = |k| matches!(k, RankKind::WorldSize | RankKind::LocalWorldSize);
+                self.terms().rank_kind(*left).is_none()
+                    && self.terms().rank_kind(*by).is_some_and(counts)
+            }
+            _ => false,
+        })
     }
 }

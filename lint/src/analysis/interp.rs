@@ -11,6 +11,7 @@ mod import;
 mod iterators;
 mod orphan;
 mod outside;
+mod share;
 mod statement;
 mod store;
 
@@ -185,11 +186,21 @@ pub(super) struct Interpreter<'p> {
     falls: Term,
     frame: FrameId,
     call_depth: u32,
-    steps: u64,
+    pub steps: u64,
     class_roles: FxHashMap<ClassRef, (Role, Option<Name>)>,
     memo: FxHashMap<call::MemoKey, call::Memo>,
     /// Counts what memoised results depend on.
     epoch: u64,
+    /// Opaque terms that are numbers: what a range counts, and counters that loops change.
+    pub counters: FxHashSet<Term>,
+    /// Conditions that pick one of several items of a container.
+    pub selectors: FxHashSet<Term>,
+    /// Calls that are statements: nobody takes what they give.
+    pub dropped: FxHashSet<Site>,
+    /// Objects that went into calls of the outside world.
+    pub given_away: FxHashSet<Term>,
+    /// Functions that yield a share of this rank's own.
+    pub sharing: FxHashSet<FunctionRef>,
 }
 
 impl<'p> Interpreter<'p> {
@@ -245,6 +256,11 @@ impl<'p> Interpreter<'p> {
             class_roles: FxHashMap::default(),
             memo: FxHashMap::default(),
             epoch: 0,
+            counters: FxHashSet::default(),
+            selectors: FxHashSet::default(),
+            dropped: FxHashSet::default(),
+            given_away: FxHashSet::default(),
+            sharing: FxHashSet::default(),
         };
         new.index_impls();
         new

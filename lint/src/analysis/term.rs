@@ -128,6 +128,8 @@ impl Taint {
     pub const LOCAL: Taint = Taint(2);
     /// Drawn from a random generator.
     pub const RANDOM: Taint = Taint(4);
+    /// A share that a rank picked for itself: how many items it has may differ between ranks.
+    pub const SHARE: Taint = Taint(8);
     pub const NONE: Taint = Taint(0);
 
     pub fn has(self, other: Taint) -> bool {
@@ -160,24 +162,36 @@ struct Facts {
 /// Conditions larger than this are not looked into: they count as unknown.
 const SIZE_MAX: u32 = 400;
 
-/// A rank for which conditions are evaluated.
+/// A rank of some run for which conditions are evaluated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct Sample {
     pub rank: i64,
     pub local_rank: i64,
     pub node_rank: i64,
+    pub world_size: i64,
+    pub local_world_size: i64,
 }
 
-pub const WORLD_SIZE: i64 = 16;
-pub const LOCAL_WORLD_SIZE: i64 = 8;
+impl Sample {
+    /// A rank of two nodes with eight ranks each.
+    const fn of_two_nodes(rank: i64) -> Self {
+        let (local_rank, node_rank) = (rank % 8, rank / 8);
+        Self { rank, local_rank, node_rank, world_size: 16, local_world_size: 8 }
+    }
+
+    /// A rank of one node with that many ranks.
+    pub const fn of_one_node(rank: i64, world_size: i64) -> Self {
+        Self { rank, local_rank: rank, node_rank: 0, world_size, local_world_size: world_size }
+    }
+}
 
 /// One rank of each class that code tells apart: rank 0, another rank of the first node, the
 /// first rank of another node, another rank there.
 pub const SAMPLES: [Sample; 4] = [
-    Sample { rank: 0, local_rank: 0, node_rank: 0 },
-    Sample { rank: 1, local_rank: 1, node_rank: 0 },
-    Sample { rank: 8, local_rank: 0, node_rank: 1 },
-    Sample { rank: 10, local_rank: 2, node_rank: 1 },
+    Sample::of_two_nodes(0),
+    Sample::of_two_nodes(1),
+    Sample::of_two_nodes(8),
+    Sample::of_two_nodes(10),
 ];
 
 #[derive(Debug)]
@@ -223,6 +237,11 @@ impl Terms {
 
     pub fn origins(&self, term: Term) -> &[EventId] {
         &self.facts[term.0 as usize].origins
+    }
+
+    /// Some term of the run is such.
+    pub fn any(&self, is_such: impl FnMut(&TermKind) -> bool) -> bool {
+        self.kinds.iter().any(is_such)
     }
 
     /// The term of this kind, if there is one.
@@ -474,16 +493,16 @@ impl Terms {
         self.evaluate_with(term, sample, &|_| None, 64)
     }
 
-    /// As `evaluate`, with further terms known to hold or not.
+    /// As `evaluate`, with the values of further terms known.
     pub fn evaluate_with(
         &self,
         term: Term,
         sample: Sample,
-        known: &dyn Fn(Term) -> Option<bool>,
+        known: &dyn Fn(Term) -> Option<Const>,
         depth: u32,
     ) -> Option<Const> {
         if let Some(value) = known(term) {
-            return Some(Const::Bool(value));
+            return Some(value);
         }
         if depth == 0 || self.is_huge(term) {
             return None;
@@ -532,7 +551,30 @@ impl Terms {
             let hits = hits.map(|hit| hit.map(Const::Bool));
             return all(hits, false);
         }
+        if op == CompareOp::In
+            && let Some(bounds) = self.range_bounds(right)
+        {
+            let number = |t: Term| match value(t)? {
+                Const::Int(number) => Some(number),
+                _ => None,
+            };
+            let (from, to) = bounds;
+            let from = from.map_or(Some(0), number)?;
+            return Some(Const::Bool((from..number(to)?).contains(&number(left)?)));
+        }
         compare(op, value(left)?, value(right)?).map(Const::Bool)
+    }
+
+    /// The bounds of a range of numbers: `range(to)`, `range(from, to)`.
+    pub fn range_bounds(&self, term: Term) -> Option<(Option<Term>, Term)> {
+        match self.kind(term) {
+            TermKind::Apply(name, parts) if &**name == "range" => match **parts {
+                [to] => Some((None, to)),
+                [from, to] => Some((Some(from), to)),
+                _ => None,
+            },
+            _ => None,
+        }
     }
 
     /// Certainly not `None`.
@@ -558,8 +600,8 @@ impl RankKind {
             RankKind::Rank => sample.rank,
             RankKind::LocalRank => sample.local_rank,
             RankKind::NodeRank => sample.node_rank,
-            RankKind::WorldSize => WORLD_SIZE,
-            RankKind::LocalWorldSize | RankKind::DeviceCount => LOCAL_WORLD_SIZE,
+            RankKind::WorldSize => sample.world_size,
+            RankKind::LocalWorldSize | RankKind::DeviceCount => sample.local_world_size,
         }
     }
 

@@ -1,4 +1,5 @@
-use crate::analysis::{Event, EventKind, Reach, Sample, Taint};
+use crate::analysis::rankflow::Divergence;
+use crate::analysis::{Event, EventId, EventKind, Reach, Sample, Taint};
 use crate::prelude::*;
 use crate::table::Role;
 
@@ -75,37 +76,76 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
         return;
     }
     for divergence in program.divergences() {
-        let event = program.event(divergence.event);
-        let site = guarded_site(program, event);
-        let does = ranks(divergence.does, divergence.does_not);
-        let does_not = ranks(divergence.does_not, divergence.does);
-        let name = called(program, divergence.event);
-        let consequence = match divergence.instead {
-            Some(instead) => format!(
-                "{does_not} run `{}` there instead: it hangs, or the two pair and give a wrong result",
-                called(program, instead)
-            ),
-            None => format!("{does_not} never call it: {does} wait until the timeout"),
-        };
-        let draft = report
-            .at(site, format!("only {does} run `{name}` here"))
-            .why(consequence)
-            .help("let every rank call it, and test the rank around what is done with the result");
-        let tested = program
-            .conditions(event.path)
-            .find(|node| program.terms().taint(node.condition).has(Taint::RANK));
-        let draft =
-            if site == event.site { draft } else { draft.related(event.site, "it is run here") };
-        let draft = match tested {
-            Some(node) if node.site != event.site => {
-                draft.related(node.site, "the ranks part here")
-            }
-            _ => draft,
-        };
-        if let Some(instead) = divergence.instead {
-            draft.related(program.event(instead).site, format!("{does_not} run this instead"));
-        }
+        tell(program, report, &divergence);
     }
+}
+
+fn tell(program: &Program<'_>, report: &mut Report<'_>, divergence: &Divergence) {
+    let event = program.event(divergence.event);
+    let site = guarded_site(program, event);
+    let (does, does_not) = match divergence.undecided {
+        Some(_) => ("some ranks".to_owned(), "the other ranks".to_owned()),
+        None => (
+            ranks(divergence.does, divergence.does_not),
+            ranks(divergence.does_not, divergence.does),
+        ),
+    };
+    let name = called(program, divergence.event);
+    let consequence = match divergence.instead {
+        Some(instead) => format!(
+            "meanwhile `{}` is what {does_not} run: it hangs, or the two pair and give a wrong result",
+            called(program, instead)
+        ),
+        None => format!("{does_not} never call it: {does} wait until the timeout"),
+    };
+    let shown = |events: &[EventId]| trace(program, site, events);
+    let draft = report
+        .at(
+            site,
+            format!(
+                "only {does} {} `{name}` here ({does}: {}; {does_not}: {})",
+                if does.starts_with("rank ") { "runs" } else { "run" },
+                shown(&divergence.trace),
+                shown(&divergence.other_trace),
+            ),
+        )
+        .why(consequence)
+        .help("let every rank call it, and test the rank around what is done with the result");
+    let tested = program
+        .conditions(event.path)
+        .find(|node| program.terms().taint(node.condition).has(Taint::RANK))
+        .map(|node| node.site)
+        .or(divergence.undecided);
+    let draft =
+        if site == event.site { draft } else { draft.related(event.site, "it is run here") };
+    let draft = match tested {
+        Some(test) if test != event.site => draft.related(test, "the ranks part here"),
+        _ => draft,
+    };
+    if let Some(instead) = divergence.instead {
+        draft.related(program.event(instead).site, format!("{does_not} run this instead"));
+    }
+}
+
+/// What ranks run one after the other, with lines; those of other files with their names.
+fn trace(program: &Program<'_>, near: Site, events: &[EventId]) -> String {
+    if events.is_empty() {
+        return "nothing more".to_owned();
+    }
+    let steps = events.iter().map(|&id| {
+        let site = program.event(id).site;
+        let file = program.project().file(site.file);
+        let line = program.line_of(site);
+        let name = called(program, id);
+        if site.file == near.file {
+            format!("{name} in line {line}")
+        } else {
+            format!("{name} in {}:{line}", file.path)
+        }
+    });
+    let mut steps: Vec<String> = steps.collect();
+    steps.dedup();
+    steps.join(", ")
 }
 
 /// Only some ranks join the group: the program gives ranks different roles.
@@ -138,7 +178,14 @@ fn guarded_site(program: &Program<'_>, event: &Event<'_>) -> Site {
 }
 
 /// The class that a sample stands for, beside another.
-fn ranks(of: Sample, beside: Sample) -> &'static str {
+fn ranks(of: Sample, beside: Sample) -> String {
+    if of.world_size == of.local_world_size {
+        return match (of.rank, beside.rank) {
+            (0, _) => "rank 0".to_owned(),
+            (_, 0) => "the other ranks".to_owned(),
+            (rank, _) => format!("rank {rank} of {}", of.world_size),
+        };
+    }
     match (of.rank == 0, of.local_rank == 0, beside.local_rank == 0) {
         (true, _, true) => "rank 0 of the first node",
         (true, _, false) => "rank 0",
@@ -146,9 +193,10 @@ fn ranks(of: Sample, beside: Sample) -> &'static str {
         (false, true, false) => "the first ranks of the nodes",
         _ => "the other ranks",
     }
+    .to_owned()
 }
 
-fn called(program: &Program<'_>, event: crate::analysis::EventId) -> String {
+fn called(program: &Program<'_>, event: EventId) -> String {
     let event = program.event(event);
     if let EventKind::Call(call) = &event.kind {
         if call.role == Role::WrapDdp {
@@ -189,7 +237,7 @@ if __name__ == '__main__':
     dist.init_process_group('nccl')
     for step in range(10):
         if is_chief() and step % 5 == 0:
-            report(torch.ones(1))  # ~ divergent-collective: only rank 0 run `all_reduce`
+            report(torch.ones(1))  # ~ divergent-collective: only rank 0 runs `all_reduce` here (rank 0: all_reduce in log.py:4; the other ranks: nothing more)
 ",
             ),
         ]);
@@ -271,6 +319,109 @@ if rank == 0 and len(sys.argv) < 2:
 for _ in range(2):
     if dist.is_initialized():
         dist.barrier()
+",
+        );
+    }
+
+    #[test]
+    fn each_guarded_collective_is_told() {
+        check_rust(
+            "
+use tch_ddp::{Launch, ProcessGroup};
+fn report(group: &ProcessGroup, total: &tch::Tensor) -> anyhow::Result<()> {
+    if group.rank() != 0 {
+        return Ok(());
+    }
+    group.all_reduce(total)?; //~ divergent-collective
+    total.print();
+    Ok(())
+}
+fn main() -> anyhow::Result<()> {
+    let group = ProcessGroup::init(&Launch::from_env()?, Default::default())?;
+    for epoch in 0..30 {
+        report(&group, &tch::Tensor::from(1.0))?;
+    }
+    if group.is_main() {
+        group.barrier()?; //~ divergent-collective
+    }
+    Ok(())
+}
+",
+        );
+    }
+
+    #[test]
+    fn loops_that_count_by_rank_are_run() {
+        check_python(
+            "
+import torch
+import torch.distributed as dist
+def turns(world):
+    for turn in range(world):
+        if turn == dist.get_rank():
+            print('my turn')
+        dist.barrier()
+dist.init_process_group('gloo')
+rank, world = dist.get_rank(), dist.get_world_size()
+turns(world)
+for owner in range(world):
+    if owner == rank:
+        dist.barrier()
+for owner in range(2):
+    if owner == rank:
+        dist.all_reduce(torch.ones(1))  # ~ divergent-collective
+",
+        );
+    }
+
+    #[test]
+    fn a_number_of_runs_by_rank_counts() {
+        check_rust(
+            "
+use tch_ddp::{Launch, ProcessGroup};
+fn main() -> anyhow::Result<()> {
+    let group = ProcessGroup::init(&Launch::from_env()?, Default::default())?;
+    let times = if group.rank() == 0 { 2 } else { 1 };
+    for _ in 0..times {
+        group.barrier()?; //~ divergent-collective: rank 0 runs
+    }
+    Ok(())
+}
+",
+        );
+    }
+
+    #[test]
+    fn a_rank_tested_against_something_unknown_counts() {
+        check_python(
+            "
+import argparse
+import torch.distributed as dist
+args = argparse.ArgumentParser().parse_args()
+dist.init_process_group('gloo')
+for _ in range(3):
+    if dist.get_rank() == args.saver:
+        dist.barrier()  # ~ divergent-collective: only some ranks
+    # ddp-lint: uniform
+    if dist.get_rank() == args.reader:
+        dist.barrier()
+",
+        );
+    }
+
+    #[test]
+    fn members_of_a_group_that_leave_each_other_alone_count() {
+        check_python(
+            "
+import torch
+import torch.distributed as dist
+dist.init_process_group('gloo')
+front = dist.new_group([0, 1])
+rank = dist.get_rank()
+if rank < 2:
+    dist.all_reduce(torch.ones(1), group=front)
+if rank == 1:
+    dist.barrier(group=front)  # ~ divergent-collective
 ",
         );
     }

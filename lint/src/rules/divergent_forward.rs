@@ -1,5 +1,6 @@
 use crate::analysis::facts::Wrapper;
 use crate::analysis::{Event, ObjectId, Reach, Term, Via};
+use crate::model::ExprKind;
 use crate::prelude::*;
 use crate::table::{Flag, Role};
 
@@ -22,7 +23,7 @@ declare_rule! {
     ///     with torch.no_grad():
     ///         model(torch.ones(2, 8))  # ~ divergent-forward
     /// ```
-    /// ```python good
+    /// ```python fixed
     /// import torch
     /// import torch.distributed as dist
     /// from torch.nn.parallel import DistributedDataParallel as DDP
@@ -30,7 +31,6 @@ declare_rule! {
     /// dist.init_process_group("gloo")
     /// model = DDP(torch.nn.BatchNorm1d(8))
     /// if dist.get_rank() == 0:
-    ///     model.eval()
     ///     with torch.no_grad():
     ///         model.module(torch.ones(2, 8))
     /// ```
@@ -49,7 +49,7 @@ declare_rule! {
     ///     Ok(())
     /// }
     /// ```
-    /// ```rust good
+    /// ```rust fixed
     /// use tch::nn::{self, ModuleT};
     /// use tch_ddp::{Ddp, Launch, ProcessGroup};
     ///
@@ -73,7 +73,7 @@ declare_rule! {
         harm: Harm::Hang,
         tier: 1,
         languages: BOTH,
-        fix: FixKind::No,
+        fix: FixKind::Unsafe,
         check,
     };
 }
@@ -115,10 +115,19 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
             Language::Rust => "evaluate on every rank, or call `ddp.module()` under no_grad".into(),
         };
         let draft = report
-            .at(event.site, format!("{who} the wrapped forward `{called}`"))
+            .at(
+                event.site,
+                format!("{who} the wrapped forward `{called}` ({})", trace(program, event)),
+            )
             .level(level)
             .why(why)
             .help(help);
+        let draft = match way_past_the_wrapper(program, event) {
+            Some(edit) if !trains => {
+                draft.unsafe_fix("call the module inside the wrapper", vec![edit])
+            }
+            _ => draft,
+        };
         let tested = program
             .conditions(event.path)
             .find(|node| program.terms().taint(node.condition).has(crate::analysis::Taint::RANK));
@@ -126,6 +135,43 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
             draft.related(node.site, "the ranks part here");
         }
     }
+}
+
+/// What the ranks do from here on: those that run the forward, and the others.
+fn trace(program: &Program<'_>, event: &Event<'_>) -> String {
+    let next = program
+        .calls(Role::Collective)
+        .map(|(later, _)| later)
+        .filter(|later| later.id > event.id && program.reach(later.path) == Reach::Every)
+        .min_by_key(|later| later.id);
+    let then = match next {
+        Some(later) => {
+            let name = program.callee_text(later).unwrap_or("a collective");
+            format!("{name} in line {}", program.line_of(later.site))
+        }
+        None => "nothing more".to_owned(),
+    };
+    let called = program.callee_text(event).unwrap_or("the wrapper");
+    let line = program.line_of(event.site);
+    format!("they: {called} in line {line}, {then}; the other ranks: {then}")
+}
+
+/// The edit that calls the module inside: `model.module(x)`, `ddp.module().forward_t(x, false)`.
+fn way_past_the_wrapper(program: &Program<'_>, event: &Event<'_>) -> Option<Edit> {
+    let ExprKind::Call { callee, .. } = &event.expr?.kind else { return None };
+    let (after, inserted) = match (program.language, &callee.kind) {
+        (Language::Python, ExprKind::Name(_) | ExprKind::Attribute { .. }) => {
+            (callee.span.end, ".module")
+        }
+        (Language::Rust, ExprKind::Attribute { value, name, .. })
+            if matches!(&**name, "forward" | "forward_t") =>
+        {
+            (value.span.end, ".module()")
+        }
+        _ => return None,
+    };
+    let site = Site { file: event.site.file, span: Span::new(after, after) };
+    Some(Edit { site, replacement: inserted.to_owned() })
 }
 
 /// Other ranks run the same wrapper's forward in another arm.

@@ -456,6 +456,7 @@ impl<'p> Interpreter<'p> {
         self.run_callbacks(&arguments, site);
         let mut from: Vec<Value> = arguments.into_iter().map(|a| a.value).collect();
         from.push(self.value(callee));
+        self.give_away(&from);
         self.derived_value(site, &from)
     }
 
@@ -626,7 +627,10 @@ impl<'p> Interpreter<'p> {
         self.frame_mut().loop_exits = outer_loops;
         self.frame = caller;
         let value = self.leave(frame, falls, site);
-        let value = self.generated(frame, site).unwrap_or(value);
+        let mut value = self.generated(frame, site).unwrap_or(value);
+        if self.sharing.contains(&callee.function) {
+            value = self.share(site, &[value]);
+        }
         self.modes = modes;
         self.call_depth -= 1;
         if let Some(active) = self.active.get_mut(&callee.function) {
@@ -853,10 +857,7 @@ impl<'p> Interpreter<'p> {
         definition: &'p Function,
         site: Site,
     ) -> Option<Value> {
-        let is_manager = definition.is_generator
-            && (definition.has_decorator("contextmanager")
-                || definition.has_decorator("asynccontextmanager"));
-        if !is_manager || self.entering_context {
+        if !self.is_context_manager(definition) || self.entering_context {
             return None;
         }
         let class = ObjectClass::Outside(Name::new("contextlib.<manager>"));
@@ -877,6 +878,12 @@ impl<'p> Interpreter<'p> {
         let values = yielded.into_iter().map(|term| self.value(term)).collect();
         let list = self.list(site, values, true);
         Some(self.value(list))
+    }
+
+    fn is_context_manager(&self, definition: &Function) -> bool {
+        definition.is_generator
+            && (definition.has_decorator("contextmanager")
+                || definition.has_decorator("asynccontextmanager"))
     }
 
     pub(super) fn generator_call(&self, term: Term) -> Option<Term> {

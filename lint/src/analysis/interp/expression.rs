@@ -49,8 +49,14 @@ impl<'p> Interpreter<'p> {
             ExprKind::Call { callee, arguments } => self.call(expr, callee, arguments),
             ExprKind::Index { value, index } => {
                 let of = self.eval(value);
-                let index = self.eval(index);
-                self.item(&of, &index, site)
+                let is_share = self.is_rank_slice(index);
+                let index_value = self.eval(index);
+                if is_share {
+                    return self.share(site, &[of, index_value]);
+                }
+                let item = self.item(&of, &index_value, site);
+                let is_cut = matches!(&index.kind, ExprKind::Slice { upper: Some(_), .. });
+                if is_cut { self.cut(site, item) } else { item }
             }
             ExprKind::Slice { lower, upper, step } => {
                 let parts: Vec<Value> =
@@ -443,7 +449,7 @@ impl<'p> Interpreter<'p> {
                     | TermKind::Apply(..)
                     | TermKind::Item(..)
                     | TermKind::Text(_)
-            )
+            ) || this.counters.contains(&t)
         };
         let tuples = (self.sequence(left), self.sequence(right));
         if let (Some(a), Some(b), BinaryOp::Add) = (tuples.0, tuples.1, op) {
@@ -454,7 +460,13 @@ impl<'p> Interpreter<'p> {
         }
         let both = numeric(self, left) && numeric(self, right);
         if both || self.counts_with(op, left, right) {
-            let term = self.terms.binary(op, left, right);
+            // In Rust, whole numbers divide to whole numbers.
+            let is_whole = self.is_whole(left) && self.is_whole(right);
+            let exact = match op {
+                BinaryOp::Div if self.is_rust() && is_whole => BinaryOp::FloorDiv,
+                _ => op,
+            };
+            let term = self.terms.binary(exact, left, right);
             if op == BinaryOp::Div {
                 self.divisions.entry(term).or_insert(site);
             }
@@ -495,6 +507,17 @@ impl<'p> Interpreter<'p> {
                 matches!(name.rsplit('.').next(), Some("len" | "size" | "numel" | "dim"))
             }
             _ => self.types.get(&term).is_some_and(|class| &**class == NUMBER),
+        }
+    }
+
+    /// A whole number: written out, counted, of ranks, or made of such.
+    fn is_whole(&self, term: Term) -> bool {
+        match self.terms.kind(term) {
+            TermKind::Const(Const::Int(_)) | TermKind::Rank(_) | TermKind::SpawnIndex => true,
+            TermKind::Binary(_, left, right) if !self.terms.is_huge(term) => {
+                self.is_whole(*left) && self.is_whole(*right)
+            }
+            _ => self.counters.contains(&term),
         }
     }
 
@@ -655,22 +678,29 @@ impl<'p> Interpreter<'p> {
     }
 
     fn comprehension(&mut self, element: &'p Expr, clauses: &'p [Clause], site: Site) -> Value {
-        self.enter_clauses(clauses);
-        let element = self.eval(element);
+        let shared = self.enter_clauses(clauses);
+        let mut element = self.eval(element);
+        if shared {
+            element = self.share(site, &[element]);
+        }
         let list = self.list(site, vec![element], true);
         self.value(list)
     }
 
-    /// Binds the targets of a comprehension to one item each.
-    fn enter_clauses(&mut self, clauses: &'p [Clause]) {
+    /// Binds the targets of a comprehension to one item each. Whether ranks pick their own.
+    fn enter_clauses(&mut self, clauses: &'p [Clause]) -> bool {
+        let mut shared = false;
         for clause in clauses {
             let iterated = self.eval(&clause.iter);
             let item = self.item_in_loop(&iterated, &clause.target);
             self.assign(&clause.target, &item, false);
             for test in &clause.tests {
-                self.eval(test);
+                let value = self.eval(test);
+                let condition = self.condition(&value);
+                shared |= self.is_rank_pick(condition);
             }
         }
+        shared
     }
 
     /// `{key: value for ..}`: over keys that are written out, a dict with these keys.
@@ -717,7 +747,11 @@ impl<'p> Interpreter<'p> {
     pub(super) fn item_in_loop(&mut self, iterated: &Value, target: &'p Expr) -> Value {
         let site = self.site(target.span);
         let Some(term) = iterated.single() else {
-            return self.derived_value(site, std::slice::from_ref(iterated));
+            let item = self.derived(site, &[iterated]);
+            if iterated.terms().all(|t| self.is_range(t)) {
+                self.counters.insert(item);
+            }
+            return self.value(item);
         };
         self.item_at(term, site)
     }
@@ -741,7 +775,14 @@ impl<'p> Interpreter<'p> {
         }
         origins.sort_unstable();
         let item = self.fresh(site, taint, &origins);
+        if self.is_range(term) {
+            self.counters.insert(item);
+        }
         self.value(item)
+    }
+
+    pub(super) fn is_range(&self, term: Term) -> bool {
+        self.terms.range_bounds(term).is_some()
     }
 
     /// What a list of ours holds, as one value of the loop's variable.
@@ -773,6 +814,7 @@ impl<'p> Interpreter<'p> {
             let site =
                 Site { file: self.file(), span: crate::model::Span::new(position, position) };
             let condition = self.terms.make(TermKind::Happened(site));
+            self.selectors.insert(condition);
             joined = self.join(condition, &value, &joined);
         }
         (joined.alternatives.len() <= ALTERNATIVES_MAX).then_some(joined)
@@ -814,6 +856,11 @@ impl<'p> Interpreter<'p> {
         };
         if let Some(term) = value.single() {
             self.frame_mut().yielded.push(term);
+        }
+        if let Some(function) = self.frame().function
+            && (self.picks_by_rank() || value.taint(&self.terms).has(Taint::SHARE))
+        {
+            self.sharing.insert(function);
         }
         self.run_yield_body(&value, site);
         self.nothing()

@@ -152,9 +152,15 @@ impl<'p> Interpreter<'p> {
             return self.forward_method(receiver, wrapper, method, arguments, site, expr);
         }
         self.run_callbacks(&arguments, site);
+        let takes_turns = method == "step_by"
+            && arguments.iter().any(|a| self.strides(&self.value(receiver), &a.value));
         let first = arguments.first().and_then(|a| a.value.single());
         let mut from: Vec<Value> = arguments.into_iter().map(|a| a.value).collect();
         from.push(self.value(receiver));
+        self.give_away(&from);
+        if takes_turns {
+            return self.share(site, &from);
+        }
         let result = self.derived_value(site, &from);
         if let (Some(key), Some(term)) = (first, result.single())
             && from.len() == 2
@@ -162,7 +168,8 @@ impl<'p> Interpreter<'p> {
         {
             self.item_of.insert(term, (receiver, key));
         }
-        result
+        let cuts = matches!(&*method, "take" | "truncate" | "chunks_exact" | "narrow");
+        if cuts { self.cut(site, result) } else { result }
     }
 
     /// `wrapper.module.step(x)` where the module's class is unknown.
@@ -204,7 +211,13 @@ impl<'p> Interpreter<'p> {
             return self.perform_plain(&call);
         }
         if call.role == Role::Passthrough {
-            return self.pass_through(&call);
+            let given: Vec<Value> = call.arguments.iter().map(|a| a.value.clone()).collect();
+            if let Some(share) = self.share_by_stride(&call, &given) {
+                return share;
+            }
+            let passed = self.pass_through(&call);
+            let cuts = call.name.is_some_and(|n| n.ends_with("islice"));
+            return if cuts { self.cut(call.site, passed) } else { passed };
         }
         let event = self.tell(&call);
         let value = self.effect(&call, event);
@@ -214,6 +227,13 @@ impl<'p> Interpreter<'p> {
 
     fn perform_plain(&mut self, call: &Outside<'p>) -> Value {
         self.run_callbacks(&call.arguments, call.site);
+        let receiver = call.receiver.map(|t| self.value(t));
+        let given: Vec<Value> =
+            call.arguments.iter().map(|a| a.value.clone()).chain(receiver).collect();
+        self.give_away(&given);
+        if let Some(share) = self.share_by_stride(call, &given) {
+            return share;
+        }
         if let Some(value) = self.given_receiver(call).or_else(|| self.pure(call)) {
             return value;
         }
@@ -222,6 +242,19 @@ impl<'p> Interpreter<'p> {
             return self.result(call, None, taint);
         };
         self.typed_result(call, returns, None, Taint::NONE)
+    }
+
+    /// `range(rank, n, world)`, `islice(items, rank, None, world)`.
+    fn share_by_stride(&mut self, call: &Outside<'p>, given: &[Value]) -> Option<Value> {
+        let at = |position: usize| {
+            call.arguments.iter().find(|a| a.position == Some(position)).map(|a| &a.value)
+        };
+        let (start, step) = match &*call.name? {
+            "range" | "builtins.range" => (at(0)?, at(2)?),
+            "itertools.islice" => (at(1)?, at(3)?),
+            _ => return None,
+        };
+        self.strides(start, step).then(|| self.share(call.site, given))
     }
 
     /// The receiver, where the row says that the call gives it back; a builder's is noted on.
@@ -867,12 +900,24 @@ impl<'p> Interpreter<'p> {
         if let Some(written) = written {
             self.overwrite(written.expr, &written.value, &clean);
         }
-        if let Some(class) = call.row.and_then(|r| r.returns) {
-            let class = ObjectClass::Outside(class);
-            let object = self.new_object(call.site, class, call.arguments.clone(), Some(event));
-            return self.value(object);
+        self.handle(call, event).unwrap_or(clean)
+    }
+
+    /// What a collective gives beside its result: the handle of one that still runs.
+    fn handle(&mut self, call: &Outside<'p>, event: EventId) -> Option<Value> {
+        let row = call.row?;
+        let is_async = row.has(Flag::Async)
+            || call.named("async_op").is_some_and(|a| a.value.single() == Some(self.terms.yes));
+        let work = || Name::new("torch.distributed.Work");
+        let class = row.returns.or_else(|| (is_async && !row.has(Flag::OutOfPlace)).then(work))?;
+        let class = ObjectClass::Outside(class);
+        let object = self.new_object(call.site, class, call.arguments.clone(), Some(event));
+        let value = self.value(object);
+        if row.name.is_some_and(|n| n.ends_with("batch_isend_irecv")) {
+            let list = self.list(call.site, vec![value], true);
+            return Some(self.value(list));
         }
-        clean
+        Some(value)
     }
 
     /// Writes what a call put into its argument: the variable, and what the list holds.
@@ -1105,13 +1150,24 @@ impl<'p> Interpreter<'p> {
                     None => first?.clone(),
                 })
             }
+            _ => self.built_in_sequence(name, arguments, site),
+        }
+    }
+
+    /// Built-in functions that make or walk over sequences.
+    fn built_in_sequence(
+        &mut self,
+        name: &str,
+        arguments: &[ArgumentValue<'p>],
+        site: Site,
+    ) -> Option<Value> {
+        let first = arguments.first().map(|a| &a.value);
+        match name {
             "list" | "tuple" | "sorted" | "reversed" | "iter" | "next" | "enumerate"
                 if arguments.len() == 1
                     && name != "enumerate"
                     && name != "next"
-                    && first
-                        .and_then(Value::single)
-                        .is_some_and(|t| self.sequence(t).is_some()) =>
+                    && first.and_then(Value::single).is_some_and(|t| self.walks_anew(name, t)) =>
             {
                 first.cloned()
             }
@@ -1149,9 +1205,11 @@ impl<'p> Interpreter<'p> {
                 let list = self.list(site, vec![tuple], true);
                 Some(self.value(list))
             }
+            "range" => self.range(arguments),
             "enumerate" => {
                 let item = self.one_item(first?);
                 let index = self.fresh(site, Taint::NONE, &[]);
+                self.counters.insert(index);
                 let tuple = self.terms.make(TermKind::Tuple(Box::new([index, item.single()?])));
                 let tuple = self.value(tuple);
                 let list = self.list(site, vec![tuple], true);
@@ -1159,6 +1217,47 @@ impl<'p> Interpreter<'p> {
             }
             _ => None,
         }
+    }
+
+    /// What it gives walks over the same items as its argument.
+    fn walks_anew(&self, name: &str, term: Term) -> bool {
+        self.sequence(term).is_some() || name != "reversed" && self.is_range(term)
+    }
+
+    /// `range(n)`, `range(a, b)`: of each alternative of its bounds.
+    fn range(&mut self, arguments: &[ArgumentValue<'p>]) -> Option<Value> {
+        let plain = |a: &ArgumentValue<'p>| !a.spread && a.name.is_none();
+        let strides = arguments.len() > 2;
+        if arguments.is_empty() || strides || !arguments.iter().all(plain) {
+            return None;
+        }
+        let mut ranges = vec![(self.terms.yes, Vec::new())];
+        for argument in arguments {
+            let mut longer = Vec::new();
+            for (when, bounds) in &ranges {
+                for alternative in &argument.value.alternatives {
+                    let when = self.terms.and([*when, alternative.when]);
+                    let mut bounds: Vec<Term> = bounds.clone();
+                    bounds.push(alternative.term);
+                    if when != self.terms.no {
+                        longer.push((when, bounds));
+                    }
+                }
+            }
+            ranges = longer;
+        }
+        if ranges.is_empty() || ranges.len() > crate::analysis::value::ALTERNATIVES_MAX {
+            return None;
+        }
+        let name = Name::new("range");
+        let alternatives = ranges
+            .into_iter()
+            .map(|(when, bounds)| {
+                let term = self.terms.make(TermKind::Apply(name, bounds.into()));
+                crate::analysis::value::Alternative { when, term }
+            })
+            .collect();
+        Some(Value { alternatives })
     }
 
     /// One item of what a value iterates over.

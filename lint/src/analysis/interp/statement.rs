@@ -79,6 +79,8 @@ impl<'p> Interpreter<'p> {
         let site = self.site(statement.span);
         match &statement.kind {
             StmtKind::Expr(expr) => {
+                let dropped = self.site(without_try(expr).span);
+                self.dropped.insert(dropped);
                 self.eval(expr);
             }
             StmtKind::Assign { targets, value, annotation } => {
@@ -316,6 +318,7 @@ impl<'p> Interpreter<'p> {
         let new = match self.store.get(&key).cloned() {
             Some(old) => {
                 let condition = self.terms.make(TermKind::Happened(site));
+                self.selectors.insert(condition);
                 self.join_bounded(condition, value, &old, site)
             }
             None => value.clone(),
@@ -550,6 +553,7 @@ impl<'p> Interpreter<'p> {
             let mut terms = after.terms().chain(before.terms());
             let is_number = terms.all(|t| self.is_plain_number(t));
             self.note_number(term, is_number);
+            self.counters.insert(term);
             let value = self.value(term);
             self.write(*key, value);
         }
@@ -589,7 +593,7 @@ impl<'p> Interpreter<'p> {
         let id = LoopId(self.loops.len() as u32);
         self.loops.push(LoopNode { parent: outer, site, frame: self.frame, over, condition: None });
         self.frame_mut().loop_exits.push(LoopExits { trail_base: mark, ..LoopExits::default() });
-        let (tree_header, pushed, certain) = self.enter_loop(header, iterated, id);
+        let (tree_header, item, pushed, certain) = self.enter_loop(header, iterated, id);
         self.loop_now = Some(id);
         let (falls, tree) = self.grow(|this| this.block(body));
         self.loop_now = outer;
@@ -615,7 +619,7 @@ impl<'p> Interpreter<'p> {
             self.merge_branches(happened, Some(writes), Some(Writes::default()), at);
         }
         if !tree.is_empty() {
-            self.tree.push(Node::Loop { header: tree_header, site, body: tree });
+            self.tree.push(Node::Loop { header: tree_header, item, site, body: tree });
         }
         (changed, numbers)
     }
@@ -625,13 +629,13 @@ impl<'p> Interpreter<'p> {
         header: &'p LoopHeader,
         iterated: Option<&Value>,
         id: LoopId,
-    ) -> (Header, bool, bool) {
+    ) -> (Header, Option<Term>, bool, bool) {
         match header {
             LoopHeader::For { target, .. } => {
                 let iterated = iterated.cloned().unwrap_or_else(|| self.nothing());
                 let item = self.item_in_loop(&iterated, target);
                 self.assign(target, &item, false);
-                (Header::Over(iterated), false, false)
+                (Header::Over(iterated), item.single(), false, false)
             }
             LoopHeader::While { test } => {
                 let value = self.eval(test);
@@ -642,9 +646,9 @@ impl<'p> Interpreter<'p> {
                 let certain = self.settle(condition) == Some(true);
                 self.push_path(condition, site);
                 self.bind_pattern(test);
-                (Header::While(condition), true, certain)
+                (Header::While(condition), None, true, certain)
             }
-            LoopHeader::Forever => (Header::Forever, false, true),
+            LoopHeader::Forever => (Header::Forever, None, false, true),
         }
     }
 
@@ -886,6 +890,14 @@ impl<'p> Interpreter<'p> {
             at = self.frames[frame.0 as usize].closure;
         }
         None
+    }
+}
+
+/// `call()?` is the call.
+fn without_try(expr: &Expr) -> &Expr {
+    match &expr.kind {
+        ExprKind::Try(inner) | ExprKind::Await(inner) => without_try(inner),
+        _ => expr,
     }
 }
 
