@@ -91,8 +91,8 @@ fn check_python_samplers(program: &Program<'_>, report: &mut Report<'_>) {
             continue;
         }
         let Some((inner, outer)) = epochs_over(program, sampler) else { continue };
-        // Where no loop counts epochs, the sampler is the place to start from.
-        let site = if outer.over.is_some() { heads(program, outer, inner) } else { sampler.site };
+        let counts = outer.over.is_some();
+        let site = if counts { heads(program, outer, inner) } else { given(program, sampler) };
         report
             .at(site, "every epoch has the same order: the sampler is never told the epoch")
             .why("without `set_epoch` the permutation and the split between ranks repeat")
@@ -150,6 +150,16 @@ fn is_made_in(program: &Program<'_>, sampler: &Object<'_>, outer: &LoopNode) -> 
 
 fn around<'a>(program: &'a Program<'_>, id: LoopId) -> Option<&'a LoopNode> {
     program.loops(Some(id)).nth(1).map(|(_, node)| node)
+}
+
+/// Where no loop counts epochs: where a loader gets the sampler.
+fn given(program: &Program<'_>, sampler: &Object<'_>) -> Site {
+    let term = program.term_of(sampler.id);
+    let place = program.objects().iter().filter(|o| o.role == Role::Loader).find_map(|loader| {
+        let argument = loader.arguments.iter().find(|a| a.value.terms().any(|t| t == term))?;
+        Some(Site { file: loader.site.file, span: argument.expr.span })
+    });
+    place.unwrap_or(sampler.site)
 }
 
 /// The first line of the loop over epochs; down to that of the loop over batches where they

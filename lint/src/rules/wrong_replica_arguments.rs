@@ -234,7 +234,9 @@ from torch.utils.data.distributed import DistributedSampler
 from settings import Settings
 torch.distributed.init_process_group('nccl')
 run = Settings(json.load(open('run.json'))).run
-if run.metrics == 'prdc':
+if 'none' in run.lists:
+    run.lists = []
+if run.metrics == 'prdc' and 'prdc' in run.lists:
     DistributedSampler([1], rank=run.rank)  # ~ wrong-replica-arguments
 ",
             ),

@@ -1085,6 +1085,8 @@ impl<'p> Interpreter<'p> {
     /// be others now.
     fn overwrite_settings(&mut self, of: &Value) {
         for object in of.terms().collect::<Vec<_>>() {
+            let mark = self.nothing();
+            self.write(Key::Attribute(object, Name::new(super::store::SET_BY_NAME)), mark);
             for (name, value) in self.store.attributes(object) {
                 let is_setting = value.terms().all(|term| match self.terms.kind(term) {
                     TermKind::Const(_) => true,

@@ -4,9 +4,12 @@ use rustc_hash::FxHashMap;
 use smallvec::smallvec;
 
 use super::{Interpreter, Writes};
-use crate::analysis::term::{FrameId, Term};
+use crate::analysis::term::{FrameId, Term, TermKind};
 use crate::analysis::value::{ALTERNATIVES_MAX, Alternative, Value};
 use crate::model::{FileId, Name, Site};
+
+/// Marks an object whose attributes are set under names that are not known.
+pub(super) const SET_BY_NAME: &str = "<set by name>";
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub(in crate::analysis) enum Key {
@@ -176,6 +179,14 @@ impl Interpreter<'_> {
         Value { alternatives: smallvec![Alternative { when: self.terms.yes, term }] }
     }
 
+    /// An attribute that nothing is seen to write, of an object that gets its settings by name.
+    fn unseen_setting(&mut self, key: Key) -> Option<Value> {
+        let Key::Attribute(object, name) = key else { return None };
+        self.store.get(&Key::Attribute(object, Name::new(SET_BY_NAME)))?;
+        let term = self.terms.make(TermKind::Attribute(object, name));
+        Some(Value::of(&self.terms, term))
+    }
+
     /// Applies the outcomes of two branches; `None` for a branch that does not go on.
     pub(super) fn merge_branches(
         &mut self,
@@ -199,7 +210,7 @@ impl Interpreter<'_> {
         // Hash order differs between runs; the terms made here must not.
         keys.sort_unstable();
         for key in keys {
-            let before = self.store.get(&key).cloned();
+            let before = self.store.get(&key).cloned().or_else(|| self.unseen_setting(key));
             let a = then.get(&key).or(before.as_ref());
             let b = otherwise.get(&key).or(before.as_ref());
             let joined = match (a, b) {
