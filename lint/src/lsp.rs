@@ -16,4 +16,5 @@ mod settings;
 mod state;
 mod transport;
 
+pub use documentation::link;
 pub use server::serve;

@@ -18,6 +18,7 @@ use clap::ValueEnum;
 
 use crate::driver::Loaded;
 use crate::finding::{Finding, Level};
+use crate::rule::Rule;
 
 pub(crate) use full::plain_text;
 pub use plain::{Place, Plain, relative_path};
@@ -55,6 +56,8 @@ pub struct Look {
     /// Paths are printed relative to this folder.
     pub folder: PathBuf,
     pub color: bool,
+    /// Where the documentation of a rule lies, for terminals that show links.
+    pub link: Option<fn(&Rule) -> Option<String>>,
     /// Draw with more than ASCII.
     pub unicode: bool,
     /// Columns of the terminal.

@@ -16,6 +16,7 @@ pub(super) fn look(color: Color, advice: bool, to_file: bool, folder: &Path) -> 
     Look {
         folder: folder.to_owned(),
         color: !to_file && wants_color(color, is_terminal),
+        link: (!to_file && shows_links(is_terminal)).then_some(crate::lsp::link),
         unicode: !is_terminal || speaks_utf8(),
         width: width(is_terminal),
         advice,
@@ -31,6 +32,21 @@ fn wants_color(color: Color, is_terminal: bool) -> bool {
         Color::Auto if set("CLICOLOR_FORCE") || set("FORCE_COLOR") => true,
         Color::Auto => is_terminal && std::env::var_os("TERM").is_none_or(|term| term != "dumb"),
     }
+}
+
+/// Terminals that are known to show links (OSC 8) say who they are. FORCE_HYPERLINK decides for
+/// the others, and against all with 0.
+fn shows_links(is_terminal: bool) -> bool {
+    let value = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    if let Some(forced) = value("FORCE_HYPERLINK") {
+        return forced != "0";
+    }
+    let programs = ["iTerm.app", "WezTerm", "vscode", "ghostty", "Hyper"];
+    let is_known = value("TERM_PROGRAM").is_some_and(|name| programs.contains(&&*name))
+        || ["KITTY_WINDOW_ID", "WT_SESSION", "KONSOLE_VERSION"].iter().any(|n| value(n).is_some())
+        // GNOME's terminal and its relatives: from 0.50 on.
+        || value("VTE_VERSION").and_then(|v| v.parse::<u32>().ok()).is_some_and(|v| v >= 5000);
+    is_terminal && is_known && value("TERM").is_none_or(|term| term != "dumb")
 }
 
 /// Whether colours are wanted for standard output.

@@ -1,5 +1,6 @@
 //! `--watch`: checks again whenever a file changes.
 
+use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
@@ -37,7 +38,9 @@ pub(super) fn run(check: &Check, environment: &Environment, request: &Request) -
     }
     loop {
         let start = Instant::now();
-        say(CLEAR);
+        if std::io::stdout().is_terminal() {
+            say(CLEAR);
+        }
         check::once(check, environment, request);
         say(&format!("checked in {} ms; waiting for changes\n", start.elapsed().as_millis()));
         if let Err(why) = wait(&events) {

@@ -1,4 +1,4 @@
-//! The documentation of rules as files that editors can open, one per rule.
+//! The documentation of rules as files that editors and terminals can open, one per rule.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -19,6 +19,11 @@ pub(super) fn uri(rule: &Rule) -> Option<Uri> {
     // A panic while the lock was held leaves nothing half done.
     let mut known = KNOWN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     known.entry(rule.name).or_insert_with(|| convert::uri(&file(rule)?)).clone()
+}
+
+/// The same as a text.
+pub fn link(rule: &Rule) -> Option<String> {
+    uri(rule).map(|uri| uri.as_str().to_owned())
 }
 
 fn file(rule: &Rule) -> Option<PathBuf> {

@@ -12,6 +12,7 @@ use super::{Item, Look, relative_path};
 use crate::driver::Loaded;
 use crate::finding::{Harm, Level};
 use crate::model::{FileId, Site};
+use crate::rules;
 
 pub(super) fn render(items: &[Item<'_>], look: &Look) -> String {
     let handler = handler(look);
@@ -38,6 +39,12 @@ fn handler(look: &Look) -> GraphicalReportHandler {
         .with_width(look.width)
         .with_context_lines(1)
         .with_links(false)
+}
+
+/// The rule's name, as a link to its documentation (OSC 8) where the terminal shows links.
+fn linked(rule: &str, look: &Look) -> String {
+    let link = look.link.and_then(|link| link(rules::find(rule)?));
+    link.map_or_else(|| rule.to_owned(), |link| format!("\x1b]8;;{link}\x1b\\{rule}\x1b]8;;\x1b\\"))
 }
 
 /// A finding, or a place in another file that belongs to it, as miette wants it.
@@ -77,7 +84,7 @@ impl Shown {
         let words = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         Self {
             message: finding.message.clone(),
-            code: Some(finding.rule.to_owned()),
+            code: Some(linked(finding.rule, look)),
             severity: severity(finding.level),
             help: words(&finding.help),
             why: words(&finding.why).map(Why),
@@ -177,5 +184,5 @@ impl Diagnostic for Shown {
 
 /// One item without colours, for formats that carry a rendering along.
 pub(crate) fn plain_text(item: Item<'_>, look: &Look) -> String {
-    render(&[item], &Look { color: false, unicode: true, ..look.clone() })
+    render(&[item], &Look { color: false, unicode: true, link: None, ..look.clone() })
 }

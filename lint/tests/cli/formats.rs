@@ -46,6 +46,25 @@ fn colours_come_when_they_are_wanted() {
 }
 
 #[test]
+fn rules_are_links_where_the_terminal_shows_links() {
+    let scratch = scratch();
+    let run = |force: &str| {
+        let mut command = scratch.command();
+        command.env("FORCE_HYPERLINK", force).env("XDG_CACHE_HOME", scratch.path(".cache"));
+        crate::support::run(command.arg("check"), "").stdout
+    };
+    let page = scratch.path(".cache/ddp-lint").join(env!("CARGO_PKG_VERSION"));
+    let page = page.join("rules").join(RULE).with_extension("md");
+    let link = format!("\x1b]8;;file://{}\x1b\\{RULE}\x1b]8;;\x1b\\", page.display());
+    assert!(!run("0").contains(&link));
+    assert!(!page.exists(), "nothing is written that is not asked for");
+    let linked = run("1");
+    assert!(linked.contains(&link), "{linked}");
+    assert!(page.is_file());
+    assert!(!scratch.run(&["check"]).stdout.contains("\x1b"));
+}
+
+#[test]
 fn concise_is_one_line_each_sorted_by_path() {
     let run = scratch().run(&["--output-format", "concise"]);
     let lines: Vec<&str> = run.stdout.lines().collect();

@@ -9,3 +9,4 @@ mod formats;
 mod status;
 mod support;
 mod suppression;
+mod watching;
