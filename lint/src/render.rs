@@ -51,7 +51,7 @@ pub struct Item<'w> {
 }
 
 /// How and relative to what.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub struct Look {
     /// Paths are printed relative to this folder.
     pub folder: PathBuf,
