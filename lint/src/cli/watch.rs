@@ -10,7 +10,7 @@ use notify::{Event, EventKind, RecursiveMode, Watcher as _};
 use super::args::Check;
 use super::{Environment, Status, check, fail, say, tell};
 use crate::config::FILE_NAMES;
-use crate::driver::{Request, root_of};
+use crate::driver::{Request, is_foreign, root_of};
 use crate::linter::language_of;
 
 /// Editors write a file in several steps; a run waits until they are done.
@@ -72,12 +72,14 @@ fn matters(event: &Event) -> bool {
     let is_change = !matches!(event.kind, EventKind::Access(_));
     let is_ours = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        language_of(&name).is_some() || FILE_NAMES.contains(&&*name) || is_gone_folder(path)
+        let is_source = language_of(&name).is_some() || FILE_NAMES.contains(&&*name);
+        !is_foreign(path) && (is_source || is_other_folder(path))
     };
     is_change && event.paths.iter().any(is_ours)
 }
 
-/// A folder that was moved away or deleted may have held sources.
-fn is_gone_folder(path: &Path) -> bool {
-    path.extension().is_none() && !path.exists()
+/// A folder that is gone may have held sources. One that is new may hold some that came before
+/// it was watched.
+fn is_other_folder(path: &Path) -> bool {
+    path.is_dir() || (path.extension().is_none() && !path.exists())
 }

@@ -61,7 +61,7 @@ fn rules_are_links_where_the_terminal_shows_links() {
     let linked = run("1");
     assert!(linked.contains(&link), "{linked}");
     assert!(page.is_file());
-    assert!(!scratch.run(&["check"]).stdout.contains("\x1b"));
+    assert!(!scratch.run(&["check"]).stdout.contains('\x1b'));
 }
 
 #[test]
