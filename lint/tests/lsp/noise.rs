@@ -66,7 +66,12 @@ fn params(random: &mut Random, uris: &[Value]) -> Value {
     let settings =
         [json!({ "ddp-lint": { "ignore": ["x"] } }), json!(null), json!({ "ddp-lint": {} })];
     let mut params = json!({
-        "textDocument": { "uri": uri, "languageId": "python", "version": random.below(9), "text": text },
+        "textDocument": {
+            "uri": uri,
+            "languageId": "python",
+            "version": random.below(9),
+            "text": text,
+        },
         "contentChanges": random.pick(&changes),
         "position": position(random),
         "range": range,
