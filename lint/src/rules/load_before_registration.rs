@@ -71,7 +71,10 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
             let registered = program.callee_text(register).unwrap_or("register");
             report
                 .at(load.site, format!("`{called}` runs before `{registered}`"))
-                .why("it fills what the store holds now; what is registered later keeps its initial values")
+                .why(
+                    "it fills what the store holds now; what is registered later keeps its \
+                     initial values",
+                )
                 .help("call `register` right after the model is built, before any load")
                 .related(register.site, "registered here, too late");
         }

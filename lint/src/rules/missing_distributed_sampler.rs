@@ -1,4 +1,4 @@
-use crate::analysis::{Event, EventKind, Object, Reach, Taint, Term, TermKind, Value};
+use crate::analysis::{Call, Event, EventKind, Object, Reach, Taint, Term, TermKind, Value};
 use crate::prelude::*;
 use crate::python::edit::Editor;
 use crate::table::Role;
@@ -52,8 +52,42 @@ declare_rule! {
     ///     for (x,) in loader:
     ///         model(x).sum().backward()
     /// ```
+    /// ```rust bad
+    /// use tch::nn::{self, ModuleT};
+    ///
+    /// fn train(vs: nn::VarStore, group: &tch_ddp::ProcessGroup) -> anyhow::Result<()> {
+    ///     let m = tch::vision::mnist::load_dir("data")?;
+    ///     let net = nn::linear(vs.root(), 784, 10, Default::default());
+    ///     let ddp = tch_ddp::Ddp::new(net, vs, group, Default::default())?;
+    ///     for (x, y) in m.train_iter(64).shuffle() { //~ missing-distributed-sampler
+    ///         let loss = ddp.forward_t(&x, true).cross_entropy_for_logits(&y);
+    ///         ddp.backward(&loss)?;
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    /// ```rust good
+    /// use tch::nn::{self, ModuleT};
+    ///
+    /// fn train(vs: nn::VarStore, group: &tch_ddp::ProcessGroup) -> anyhow::Result<()> {
+    ///     let m = tch::vision::mnist::load_dir("data")?;
+    ///     let net = nn::linear(vs.root(), 784, 10, Default::default());
+    ///     let ddp = tch_ddp::Ddp::new(net, vs, group, Default::default())?;
+    ///     let n = m.train_images.size()[0] as usize;
+    ///     let sampler = tch_ddp::DistributedSampler::new(n, group).batch_size(64);
+    ///     for batch in sampler.epoch(0) {
+    ///         let x = m.train_images.index_select(0, &batch);
+    ///         let y = m.train_labels.index_select(0, &batch);
+    ///         let loss = ddp.forward_t(&x, true).cross_entropy_for_logits(&y);
+    ///         ddp.backward(&loss)?;
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
     ///
     /// # Known limits
+    /// In Rust tch's own iterators count, and permutations that a function makes and walks over
+    /// without any word of ranks. In Python:
     /// Only loaders of torch whose data is known to be the same on every rank, and which feed
     /// a training step of a `DistributedDataParallel` model. Data sets that read the rank,
     /// iterable data sets, samplers of one's own and seeds that hold the rank are silent.
@@ -62,7 +96,7 @@ declare_rule! {
         level: Level::Error,
         harm: Harm::Wrong,
         tier: 1,
-        languages: PYTHON,
+        languages: BOTH,
         fix: FixKind::Unsafe,
         check,
     };
@@ -72,6 +106,9 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
     let splits_itself = program.calls(Role::Framework).next().is_some();
     if !program.is_distributed() || splits_itself {
         return;
+    }
+    if program.language == Language::Rust {
+        return check_tch(program, report);
     }
     for loader in program.loaders() {
         let Some(event) = loader.event.map(|id| program.event(id)) else { continue };
@@ -101,6 +138,60 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
             draft.unsafe_fix("let a `DistributedSampler` split and shuffle the data", edits);
         }
     }
+}
+
+/// tch: batches of an iterator of tch, or of a permutation made at home.
+fn check_tch(program: &Program<'_>, report: &mut Report<'_>) {
+    let of_rank =
+        |call: &Call<'_>| call.arguments.iter().any(|a| program.depends_on_rank(&a.value));
+    if program.calls(Role::Seed).any(|(_, call)| of_rank(call)) {
+        return;
+    }
+    for (event, forward) in program.ddp_training() {
+        let is_apart = program
+            .conditions(event.path)
+            .any(|node| program.terms().taint(node.condition).has(Taint::RANK));
+        if is_apart || forward.result.taint(program.terms()).has(Taint::RANK) {
+            continue;
+        }
+        let Some(site) = whole_walk(program, event) else { continue };
+        report
+            .at(site, "every rank trains on the whole data set: nothing splits it")
+            .why(
+                "each process walks all samples, so one epoch does the work of as many epochs as \
+                 there are ranks, and schedules are off by that factor",
+            )
+            .help(
+                "walk over `DistributedSampler::new(n, &group).batch_size(b).epoch(epoch)`, which \
+                 gives each rank its share of the indices",
+            )
+            .related(event.site, "the model is trained on its batches here");
+    }
+}
+
+/// Where the loop around a training step walks over all data, if it surely does.
+fn whole_walk(program: &Program<'_>, forward: &Event<'_>) -> Option<Site> {
+    let terms = program.terms();
+    for (_, node) in program.loops(forward.loops) {
+        let Some(over) = node.over.filter(|&over| !terms.taint(over).has(Taint::RANK)) else {
+            continue;
+        };
+        let loader = program.object_of(over).filter(|object| object.role == Role::Loader);
+        if let Some(loader) = loader {
+            let is_tch = program.outside_class(loader).is_some_and(|n| n.starts_with("tch."));
+            return is_tch.then_some(loader.site);
+        }
+        let Some((site, text)) = program.made_by(over) else { continue };
+        let in_steps = [".chunks(", ".chunks_exact(", ".split("].iter().any(|s| text.contains(s));
+        let around = program.function_text(forward);
+        let permutes = around.contains(".shuffle(") || around.contains("randperm(");
+        let splits = ["rank", "world", "shard", "Sampler", "sampler."];
+        let knows_ranks = splits.iter().any(|word| around.contains(word));
+        if in_steps && permutes && !knows_ranks {
+            return Some(site);
+        }
+    }
+    None
 }
 
 /// `sampler=DistributedSampler(data)` in the place of `shuffle=True`; whether `set_epoch` is
@@ -271,6 +362,87 @@ impl Program<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_permutation_without_a_rank_counts() {
+        let program = |mine: &str, mark: &str| {
+            [
+                "
+mod steps;
+use tch::{nn, Tensor};
+use tch_ddp::{Ddp, GroupOptions, Launch, ProcessGroup};
+fn main() -> anyhow::Result<()> {
+    let pg = ProcessGroup::init(&Launch::from_env()?, GroupOptions::default())?;
+    let vs = nn::VarStore::new(pg.device());
+    let net = nn::linear(vs.root(), 2, 1, Default::default());
+    let ddp = Ddp::new(net, vs, &pg, Default::default())?;
+    let rows = Tensor::read_npy(\"rows.npy\")?;
+    steps::epoch(&ddp, &rows, &pg, 1)
+}
+// file: src/steps.rs
+use rand::{rngs::StdRng, seq::SliceRandom, SeedableRng};
+use tch::{nn, nn::Module, Kind, Tensor};
+use tch_ddp::{Ddp, ProcessGroup};
+type Net = Ddp<nn::Linear>;
+pub fn epoch(ddp: &Net, rows: &Tensor, pg: &ProcessGroup, seed: u64) -> anyhow::Result<()> {
+    let mut order: Vec<i64> = (0..rows.size()[0]).collect();
+    order.shuffle(&mut StdRng::seed_from_u64(seed));",
+                mine,
+                "
+    for batch in order.chunks(32) {",
+                mark,
+                "
+        let x = rows.index_select(0, &Tensor::from_slice(batch));
+        let loss = ddp.run(|m| m.forward(&x))?.mean(Kind::Float);
+        ddp.backward(&loss)?;
+    }
+    Ok(())
+}
+",
+            ]
+            .concat()
+        };
+        let check = |text: String| {
+            let (main, steps) = text.split_once("// file: src/steps.rs\n").unwrap();
+            check_files(&[("src/main.rs", main), ("src/steps.rs", steps)]);
+        };
+        check(program("", " //~ missing-distributed-sampler"));
+        let share = "
+    let share = order.len() / pg.world_size();
+    let order: Vec<i64> = order[pg.rank() * share..(pg.rank() + 1) * share].to_vec();";
+        check(program(share, ""));
+    }
+
+    #[test]
+    fn evaluation_and_single_processes_are_silent_in_rust() {
+        check_rust(
+            "
+use tch::{nn, nn::ModuleT, nn::OptimizerConfig};
+fn main() -> anyhow::Result<()> {
+    let m = tch::vision::mnist::load_dir(\"data\")?;
+    let vs = nn::VarStore::new(tch::Device::Cpu);
+    let net = nn::linear(vs.root(), 784, 10, Default::default());
+    let mut opt = nn::Sgd::default().build(&vs, 0.1)?;
+    for (x, y) in m.train_iter(64).shuffle() {
+        opt.backward_step(&net.forward_t(&x, true).cross_entropy_for_logits(&y));
+    }
+    Ok(())
+}
+",
+        );
+        check_rust(
+            "
+use tch::nn::{self, ModuleT};
+fn evaluate(ddp: &tch_ddp::Ddp<nn::Linear>) {
+    let m = tch::vision::mnist::load_dir(\"data\").unwrap();
+    let _guard = tch::no_grad_guard();
+    for (x, y) in m.test_iter(64) {
+        let loss = ddp.module().forward_t(&x, false).cross_entropy_for_logits(&y);
+    }
+}
+",
+        );
+    }
 
     #[test]
     fn a_factory_and_a_trainer_in_other_files_count() {

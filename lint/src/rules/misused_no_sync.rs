@@ -44,6 +44,34 @@ declare_rule! {
     ///         optimizer.step()
     ///         optimizer.zero_grad()
     /// ```
+    /// ```rust bad
+    /// use tch::nn::{self, Module};
+    /// use tch::{Kind, Tensor};
+    /// use tch_ddp::Ddp;
+    ///
+    /// fn accumulate(ddp: &Ddp<nn::Linear>, batches: &[Tensor]) -> anyhow::Result<()> {
+    ///     for x in batches {
+    ///         let loss = ddp.run(|m| m.forward(x))?.mean(Kind::Float);
+    ///         ddp.no_sync(|| loss.backward()); //~ misused-no-sync
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    /// ```rust good
+    /// use tch::nn::{self, Module};
+    /// use tch::{Kind, Tensor};
+    /// use tch_ddp::Ddp;
+    ///
+    /// fn accumulate(ddp: &Ddp<nn::Linear>, batches: &[Tensor]) -> anyhow::Result<()> {
+    ///     for x in batches {
+    ///         ddp.no_sync(|| {
+    ///             let loss = ddp.run(|m| m.forward(x))?.mean(Kind::Float);
+    ///             ddp.backward(&loss)
+    ///         })?;
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
     ///
     /// # Known limits
     /// Whether the step falls on an unsynced round is tried for small numbers; conditions on
@@ -53,7 +81,7 @@ declare_rule! {
         level: Level::Warning,
         harm: Harm::Waste,
         tier: 2,
-        languages: PYTHON,
+        languages: BOTH,
         fix: FixKind::No,
         check,
     };
@@ -94,9 +122,8 @@ fn step_unsynced(program: &Program<'_>, report: &mut Report<'_>) {
         if trained.is_empty() || !trained.iter().any(|f| f.modes.no_sync && f.id > entered.id) {
             continue;
         }
-        let steps = program.optimizer_steps().filter(|(_, step)| {
-            program.stepped(step).into_iter().any(|o| program.updates(o, wrapper))
-        });
+        let steps =
+            program.optimizer_steps().filter(|(_, step)| steps_with(program, step, wrapper));
         let steps: Vec<&Event<'_>> = steps.map(|(event, _)| event).collect();
         let never = trained.iter().all(|f| f.modes.no_sync) && is_unconditional(program, entered);
         let step = if never {
@@ -116,6 +143,15 @@ fn step_unsynced(program: &Program<'_>, report: &mut Report<'_>) {
             )
             .related(step.site, "the optimizer steps here");
     }
+}
+
+/// A step that updates what a wrapper holds. An optimizer of tch is not asked for its store.
+fn steps_with(program: &Program<'_>, step: &Call<'_>, wrapper: ObjectId) -> bool {
+    if program.language == Language::Rust {
+        let own = wrapper_of(program, step);
+        return own.is_none_or(|stepped| stepped == wrapper);
+    }
+    program.stepped(step).into_iter().any(|o| program.updates(o, wrapper))
 }
 
 fn wrapper_of(program: &Program<'_>, call: &Call<'_>) -> Option<ObjectId> {
@@ -263,6 +299,51 @@ fn joined(parts: impl Iterator<Item = Option<bool>>, all: bool) -> Option<bool> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_unsynced_last_round_of_tch_counts() {
+        let program = |when: &str, mark: &str| {
+            [
+                "
+use tch::{nn, nn::Module, nn::OptimizerConfig, Kind, Tensor};
+use tch_ddp::{Ddp, GroupOptions, Launch, ProcessGroup};
+const EVERY: usize = 4;
+fn train(ddp: &Ddp<nn::Linear>, opt: &mut nn::Optimizer, rows: &[Tensor]) -> anyhow::Result<()> {
+    for (i, x) in rows.iter().enumerate() {
+        let micro = || {
+            let loss = ddp.run(|m| m.forward(x))?.mean(Kind::Float);
+            ddp.backward(&loss)
+        };
+        if ",
+                when,
+                " {
+            ddp.no_sync(micro)?;",
+                mark,
+                "
+        } else {
+            micro()?;
+        }
+        if i % EVERY == EVERY - 1 {
+            ddp.step(opt)?;
+        }
+    }
+    Ok(())
+}
+fn main() -> anyhow::Result<()> {
+    let group = ProcessGroup::init(&Launch::from_env()?, GroupOptions::default())?;
+    let vs = nn::VarStore::new(group.device());
+    let net = nn::linear(vs.root(), 2, 1, Default::default());
+    let ddp = Ddp::new(net, vs, &group, Default::default())?;
+    let mut opt = nn::Sgd::default().build(ddp.vars(), 0.1)?;
+    train(&ddp, &mut opt, &[Tensor::read_npy(\"x.npy\")?])
+}
+",
+            ]
+            .concat()
+        };
+        check_rust(&program("i % EVERY == EVERY - 1", " //~ misused-no-sync: local"));
+        check_rust(&program("i % EVERY != EVERY - 1", ""));
+    }
 
     #[test]
     fn a_context_chosen_in_a_method_of_another_file_counts() {

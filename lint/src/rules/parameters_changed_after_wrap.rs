@@ -38,6 +38,33 @@ declare_rule! {
     ///     for x in []:
     ///         model(x).sum().backward()
     /// ```
+    /// ```rust bad
+    /// use tch::nn;
+    /// use tch_ddp::{Ddp, Launch, ProcessGroup};
+    ///
+    /// fn main() -> anyhow::Result<()> {
+    ///     let group = ProcessGroup::init(&Launch::from_env()?, Default::default())?;
+    ///     let vs = nn::VarStore::new(group.device());
+    ///     let encoder = nn::linear(vs.root() / "encoder", 8, 8, Default::default());
+    ///     let ddp = Ddp::new(encoder, vs, &group, Default::default())?;
+    ///     let p = ddp.vars().root() / "head";
+    ///     let head = nn::linear(p, 8, 2, Default::default()); //~ parameters-changed-after-wrap
+    ///     Ok(())
+    /// }
+    /// ```
+    /// ```rust good
+    /// use tch::nn;
+    /// use tch_ddp::{Ddp, Launch, ProcessGroup};
+    ///
+    /// fn main() -> anyhow::Result<()> {
+    ///     let group = ProcessGroup::init(&Launch::from_env()?, Default::default())?;
+    ///     let vs = nn::VarStore::new(group.device());
+    ///     let encoder = nn::linear(vs.root() / "encoder", 8, 8, Default::default());
+    ///     let head = nn::linear(vs.root() / "head", 8, 2, Default::default());
+    ///     let ddp = Ddp::new((encoder, head), vs, &group, Default::default())?;
+    ///     Ok(())
+    /// }
+    /// ```
     ///
     /// # Known limits
     /// A whole model that is frozen and thawed in turn, as in the training of a GAN, is fine and
@@ -47,7 +74,7 @@ declare_rule! {
         level: Level::Error,
         harm: Harm::Wrong,
         tier: 1,
-        languages: PYTHON,
+        languages: BOTH,
         fix: FixKind::No,
         check,
     };
@@ -63,7 +90,7 @@ struct Wrapped<'a, 'p> {
 
 fn check(program: &Program<'_>, report: &mut Report<'_>) {
     if program.language != Language::Python {
-        return;
+        return check_registrations(program, report);
     }
     let switches = program.gradient_switches();
     for (id, parts) in program.wrapped_models(Wrapper::Ddp) {
@@ -77,6 +104,43 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
         check_stores(program, report, &wrapped);
         check_initialisation(program, report, &wrapped);
     }
+}
+
+/// tch: a path of the store that a wrapper lends gets new variables.
+fn check_registrations(program: &Program<'_>, report: &mut Report<'_>) {
+    for (event, call, path) in program.registrations() {
+        let wrapper = program.wrapper_of(path.root).filter(|(_, kind)| *kind == Wrapper::Ddp);
+        let Some((wrapper, _)) = wrapper.filter(|_| call.role != Role::RegisterBuffer) else {
+            continue;
+        };
+        let wrapped = program.object(wrapper).site;
+        let site = site_beside(program, event, wrapped);
+        let called = program.callee_text(event).unwrap_or("this");
+        report
+            .at(site, format!("`{called}` registers parameters after the model was wrapped"))
+            .why(
+                "the optimizer trains them, and nothing broadcasts or reduces them: the ranks \
+                 drift apart without an error",
+            )
+            .help("build all layers on the store before `Ddp::new`")
+            .related(wrapped, "wrapped here");
+    }
+}
+
+/// The call that leads to an event in the function that wraps, if that is one of its callers.
+fn site_beside(program: &Program<'_>, event: &Event<'_>, wrapped: Site) -> Site {
+    let (mut site, mut at) = (event.site, Some(event.frame));
+    while let Some(frame) = at.map(|id| program.frame(id)) {
+        let holds = frame.function.is_some_and(|function| {
+            function.file == wrapped.file && program.function(function).span.contains(wrapped.span)
+        });
+        if holds {
+            return site;
+        }
+        let Some(call) = frame.call else { break };
+        (site, at) = (call, frame.caller);
+    }
+    event.site
 }
 
 /// Thawed or frozen after the wrap.
@@ -241,6 +305,62 @@ fn check_initialisation(program: &Program<'_>, report: &mut Report<'_>, wrapped:
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_layer_built_on_a_wrapped_store_counts() {
+        check_files(&[
+            (
+                "src/main.rs",
+                "
+mod head;
+use tch::nn;
+use tch_ddp::{Ddp, DdpOptions, GroupOptions, Launch, ProcessGroup};
+fn main() -> anyhow::Result<()> {
+    let group = ProcessGroup::init(&Launch::from_env()?, GroupOptions::default())?;
+    let vs = nn::VarStore::new(group.device());
+    let body = nn::linear(vs.root() / \"body\", 8, 8, Default::default());
+    let ddp = Ddp::new(body, vs, &group, DdpOptions::default())?;
+    let head = head::Head::new(&(ddp.vars().root() / \"head\")); //~ parameters-changed-after-wrap
+    let steps = ddp.vars().root().zeros_no_train(\"steps\", &[1]);
+    Ok(())
+}
+",
+            ),
+            (
+                "src/head.rs",
+                "
+use tch::{nn, Tensor};
+pub struct Head { scale: Tensor, out: nn::Linear }
+impl Head {
+    pub fn new(p: &nn::Path) -> Head {
+        let out = nn::linear(p / \"out\", 8, 2, Default::default());
+        Head { scale: p.ones(\"scale\", &[2]), out }
+    }
+}
+",
+            ),
+        ]);
+    }
+
+    #[test]
+    fn a_second_store_and_its_own_wrapper_are_silent() {
+        check_rust(
+            "
+use tch::nn;
+use tch_ddp::{Ddp, GroupOptions, Launch, ProcessGroup};
+fn main() -> anyhow::Result<()> {
+    let group = ProcessGroup::init(&Launch::from_env()?, GroupOptions::default())?;
+    let actor = nn::VarStore::new(group.device());
+    let policy = nn::linear(actor.root(), 8, 2, Default::default());
+    let policy = Ddp::new(policy, actor, &group, Default::default())?;
+    let critic = nn::VarStore::new(policy.device());
+    let value = nn::linear(critic.root(), 8, 1, Default::default());
+    let value = Ddp::new(value, critic, &group, Default::default())?;
+    Ok(())
+}
+",
+        );
+    }
 
     #[test]
     fn a_backbone_thawed_by_a_callback_counts() {

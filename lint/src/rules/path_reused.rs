@@ -148,8 +148,8 @@ fn clashing<'b, 'r, 'p>(
     near.or_else(|| earlier.iter().find(meets))
 }
 
-const WHY: &str = "tch renames the second to `weight__2`, by the order of construction: checkpoints \
-                   hang on that order, and load into the wrong layer when it changes";
+const WHY: &str = "tch renames the second to `weight__2`, by the order of construction: \
+                   checkpoints hang on that order, and load into the wrong layer when it changes";
 
 fn registered(variables: Variables) -> String {
     match variables {

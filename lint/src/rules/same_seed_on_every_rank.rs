@@ -1,4 +1,4 @@
-use crate::analysis::{Call, Event, EventKind, Reach, Taint};
+use crate::analysis::{Call, Event, EventKind, Reach, Taint, Value};
 use crate::prelude::*;
 use crate::table::Role;
 
@@ -32,6 +32,49 @@ declare_rule! {
     /// for step in range(100):
     ///     model(torch.randn(8, 2)).sum().backward()
     /// ```
+    /// ```rust bad
+    /// use tch::{Kind, Tensor, nn};
+    /// use tch_ddp::{Ddp, Launch, ProcessGroup};
+    ///
+    /// struct Noisy { out: nn::Linear }
+    ///
+    /// impl Noisy {
+    ///     fn forward(&self, x: &Tensor) -> Tensor {
+    ///         (x + x.randn_like()).apply(&self.out)
+    ///     }
+    /// }
+    ///
+    /// fn train(net: Noisy, vs: nn::VarStore, x: &Tensor) -> anyhow::Result<()> {
+    ///     let group = ProcessGroup::init(&Launch::from_env()?, Default::default())?;
+    ///     tch::manual_seed(1); //~ same-seed-on-every-rank
+    ///     let ddp = Ddp::new(net, vs, &group, Default::default())?;
+    ///     let loss = ddp.run(|m| m.forward(x))?.mean(Kind::Float);
+    ///     ddp.backward(&loss)?;
+    ///     Ok(())
+    /// }
+    /// ```
+    /// ```rust good
+    /// use tch::{Kind, Tensor, nn};
+    /// use tch_ddp::{Ddp, Launch, ProcessGroup};
+    ///
+    /// struct Noisy { out: nn::Linear }
+    ///
+    /// impl Noisy {
+    ///     fn forward(&self, x: &Tensor) -> Tensor {
+    ///         (x + x.randn_like()).apply(&self.out)
+    ///     }
+    /// }
+    ///
+    /// fn train(net: Noisy, vs: nn::VarStore, x: &Tensor) -> anyhow::Result<()> {
+    ///     let group = ProcessGroup::init(&Launch::from_env()?, Default::default())?;
+    ///     tch::manual_seed(1);
+    ///     let ddp = Ddp::new(net, vs, &group, Default::default())?;
+    ///     tch::manual_seed(1 + group.rank() as i64);
+    ///     let loss = ddp.run(|m| m.forward(x))?.mean(Kind::Float);
+    ///     ddp.backward(&loss)?;
+    ///     Ok(())
+    /// }
+    /// ```
     ///
     /// # Known limits
     /// Only numbers drawn in the training step that go into the model. Dropout, and
@@ -42,7 +85,7 @@ declare_rule! {
         level: Level::Warning,
         harm: Harm::Waste,
         tier: 2,
-        languages: PYTHON,
+        languages: BOTH,
         fix: FixKind::No,
         check,
     };
@@ -51,6 +94,9 @@ declare_rule! {
 fn check(program: &Program<'_>, report: &mut Report<'_>) {
     if !program.is_distributed() {
         return;
+    }
+    if program.language == Language::Rust {
+        return check_tch(program, report);
     }
     for library in [Library::Torch, Library::Numpy, Library::Python] {
         let Some(drawn) = drawn_for_training(program, library) else { continue };
@@ -70,6 +116,49 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
             .help("add the rank to the seed once the model is built: `seed + dist.get_rank()`")
             .related(drawn.site, "training inputs are drawn here");
     }
+}
+
+/// tch: noise and dropout that the one generator of libtorch drives in the wrapped forward.
+fn check_tch(program: &Program<'_>, report: &mut Report<'_>) {
+    let seeds: Vec<_> = program
+        .calls(Role::Seed)
+        .filter(|(_, call)| call.name.is_some_and(|n| n.starts_with("tch.")))
+        .collect();
+    let differs =
+        |call: &Call<'_>| call.arguments.iter().any(|a| program.depends_on_rank(&a.value));
+    let is_apart = |event: &Event<'_>| program.reach(event.path) != Reach::Every;
+    if seeds.iter().any(|(event, call)| differs(call) || is_apart(event)) {
+        return;
+    }
+    let Some((seed, call)) = seeds.last() else { return };
+    let is_known = |value: &Value| program.value_on_all(value).is_some();
+    let Some(drawn) = drawn_in_forward(program) else { return };
+    if !call.arguments.iter().all(|a| is_known(&a.value)) {
+        return;
+    }
+    report
+        .at(seed.site, "every rank is seeded alike")
+        .why(
+            "noise and dropout masks of the wrapped forward are then the same on all ranks: their \
+             batches differ less than they look",
+        )
+        .help(
+            "add the rank once the model is built: `tch::manual_seed(seed + group.rank() as i64)`",
+        )
+        .related(drawn.site, "random numbers are drawn here");
+}
+
+/// A training forward of the wrapped model draws numbers, or drops some.
+fn drawn_in_forward<'a, 'p>(program: &'a Program<'p>) -> Option<&'a Event<'p>> {
+    let trains = program.ddp_training().next().is_some();
+    let inside = |event: &Event<'_>| event.modes.wrapper.is_some() && event.modes.grad;
+    let drops = |text: &str| text.contains(".dropout(");
+    program.events().iter().filter(|_| trains).find(|event| match &event.kind {
+        EventKind::Call(call) if call.role == Role::Random => inside(event),
+        // The closures of a chain are seen where the chain is built.
+        EventKind::Call(call) if call.role == Role::AddModule => drops(program.text(event.site)),
+        _ => inside(event) && drops(program.function_text(event)),
+    })
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -174,6 +263,64 @@ fn helper_call(program: &Program<'_>, seed: &Event<'_>) -> Site {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn dropout_of_tch_counts_unless_seeds_differ() {
+        let program = |again: &str, mark: &str| {
+            [
+                "
+use tch::{nn, nn::ModuleT, Kind, Tensor};
+use tch_ddp::{Ddp, GroupOptions, Launch, ProcessGroup};
+const SEED: i64 = 3;
+fn net(p: nn::Path) -> nn::SequentialT {
+    nn::seq_t()
+        .add(nn::linear(&p / \"a\", 4, 4, Default::default()))
+        .add_fn_t(|x, train| x.relu().dropout(0.2, train))
+        .add(nn::linear(&p / \"b\", 4, 1, Default::default()))
+}
+fn main() -> anyhow::Result<()> {
+    let group = ProcessGroup::init(&Launch::from_env()?, GroupOptions::default())?;
+    tch::manual_seed(SEED);",
+                mark,
+                "
+    let vs = nn::VarStore::new(group.device());
+    let ddp = Ddp::new(net(vs.root()), vs, &group, Default::default())?;",
+                again,
+                "
+    let x = Tensor::read_npy(\"x.npy\")?;
+    for _ in 0..10 {
+        let loss = ddp.forward_t(&x, true).mean(Kind::Float);
+        ddp.backward(&loss)?;
+    }
+    Ok(())
+}
+",
+            ]
+            .concat()
+        };
+        check_rust(&program("", " //~ same-seed-on-every-rank"));
+        check_rust(&program("\n    tch::manual_seed(SEED + group.rank() as i64);", ""));
+    }
+
+    #[test]
+    fn a_seed_for_the_initial_weights_alone_is_silent_in_rust() {
+        check_rust(
+            "
+use tch::{nn, nn::Module, Kind, Tensor};
+use tch_ddp::{Ddp, GroupOptions, Launch, ProcessGroup};
+fn main() -> anyhow::Result<()> {
+    let group = ProcessGroup::init(&Launch::from_env()?, GroupOptions::default())?;
+    tch::manual_seed(0);
+    let vs = nn::VarStore::new(group.device());
+    let net = nn::linear(vs.root(), 2, 1, Default::default());
+    let ddp = Ddp::new(net, vs, &group, Default::default())?;
+    let loss = ddp.run(|m| m.forward(&Tensor::from_slice(&[1.0]))).unwrap().mean(Kind::Float);
+    ddp.backward(&loss)?;
+    Ok(())
+}
+",
+        );
+    }
 
     #[test]
     fn a_helper_in_another_file_counts_where_it_is_called() {

@@ -53,7 +53,50 @@ declare_rule! {
     /// model = DDP(Net().cuda())
     /// ```
     ///
+    /// In Rust a tensor that a constructor draws at random, and that no path registers, is another
+    /// one on each rank: the ranks then compute different functions.
+    ///
+    /// ```rust bad
+    /// use tch::{Kind, Tensor, nn};
+    ///
+    /// struct Features { frequencies: Tensor, out: nn::Linear }
+    ///
+    /// impl Features {
+    ///     fn new(p: &nn::Path) -> Features {
+    ///         let options = (Kind::Float, p.device());
+    ///         let frequencies = Tensor::randn([2, 8], options); //~ unregistered-tensor-state
+    ///         Features { frequencies, out: nn::linear(p / "out", 8, 1, Default::default()) }
+    ///     }
+    /// }
+    ///
+    /// fn wrap(vs: nn::VarStore, group: &tch_ddp::ProcessGroup) -> anyhow::Result<()> {
+    ///     let net = Features::new(&vs.root());
+    ///     let ddp = tch_ddp::Ddp::new(net, vs, group, Default::default())?;
+    ///     Ok(())
+    /// }
+    /// ```
+    /// ```rust good
+    /// use tch::{Kind, Tensor, nn};
+    ///
+    /// struct Features { frequencies: Tensor, out: nn::Linear }
+    ///
+    /// impl Features {
+    ///     fn new(p: &nn::Path) -> Features {
+    ///         let drawn = Tensor::randn([2, 8], (Kind::Float, p.device()));
+    ///         let frequencies = p.add("frequencies", drawn, false);
+    ///         Features { frequencies, out: nn::linear(p / "out", 8, 1, Default::default()) }
+    ///     }
+    /// }
+    ///
+    /// fn wrap(vs: nn::VarStore, group: &tch_ddp::ProcessGroup) -> anyhow::Result<()> {
+    ///     let net = Features::new(&vs.root());
+    ///     let ddp = tch_ddp::Ddp::new(net, vs, group, Default::default())?;
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
     /// # Known limits
+    /// In Rust a seed that all ranks share makes the tensor the same on all: silent. In Python:
     /// Only tensors that the constructor surely makes, with at least one dimension, are looked
     /// at. A tensor that forward hands to a function of the project may be moved there: silent.
     pub static RULE = {
@@ -61,13 +104,16 @@ declare_rule! {
         level: Level::Error,
         harm: Harm::Crash,
         tier: 1,
-        languages: PYTHON,
+        languages: BOTH,
         fix: FixKind::Unsafe,
         check,
     };
 }
 
 fn check(program: &Program<'_>, report: &mut Report<'_>) {
+    if program.language != Language::Python {
+        return check_random(program, report);
+    }
     // Elsewhere new tensors may be made on the device at once.
     let has_default = || {
         program
@@ -76,7 +122,7 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
             .iter()
             .any(|m| matches!(&*m.name, "set_default_device" | "set_default_tensor_type"))
     };
-    if program.language != Language::Python || has_default() {
+    if has_default() {
         return;
     }
     for kind in [Wrapper::Ddp, Wrapper::Dp] {
@@ -89,6 +135,79 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
             }
         }
     }
+}
+
+/// tch: random constants that no path registered.
+fn check_random(program: &Program<'_>, report: &mut Report<'_>) {
+    if !program.is_distributed() {
+        return;
+    }
+    for event in program.events() {
+        let EventKind::AttributeStore { of, name, value, augmented: false } = &event.kind else {
+            continue;
+        };
+        let Some(kept) = value.single() else { continue };
+        if event.modes.forward.is_some() || !is_bare_model(program, *of) {
+            continue;
+        }
+        let Some(drawn) = drawn_alone(program, kept) else { continue };
+        report
+            .at(drawn.site, format!("`{name}` is drawn on each rank anew, and registered nowhere"))
+            .harm(Harm::Wrong)
+            .why(
+                "the wrapper broadcasts what the store holds, and this it does not: the ranks \
+                 compute different functions of their inputs",
+            )
+            .help(format!("register it as a buffer: `p.add(\"{name}\", tensor, false)`"))
+            .related(event.site, "kept here");
+    }
+}
+
+/// A struct that a wrapper holds, itself or in a field, and that is not annotated: the macro
+/// sees to the tensors of one that is.
+fn is_bare_model(program: &Program<'_>, of: Term) -> bool {
+    let Some(class) = program.object_of(of).and_then(|o| program.class_of(o)) else { return false };
+    let is_annotated = program
+        .class(class)
+        .decorators
+        .iter()
+        .any(|d| d.last_name().is_some_and(|n| &*n == "data_parallel"));
+    let holds = |value: &Value, term: Term| value.terms().any(|t| t == term);
+    let is_wrapped = |term: Term| {
+        program.objects().iter().any(|o| {
+            program.wrapper_kind(o.id).is_some()
+                && program.wrapped_module(o.id).is_some_and(|module| holds(module, term))
+        })
+    };
+    let is_part = || {
+        program.events().iter().any(|event| match &event.kind {
+            EventKind::AttributeStore { of: holder, value, .. } => {
+                holds(value, of) && is_wrapped(*holder)
+            }
+            _ => false,
+        })
+    };
+    !is_annotated && (is_wrapped(of) || is_part())
+}
+
+/// The call that drew a tensor, where nothing registered it and no seed makes it the same.
+fn drawn_alone<'r, 'p>(program: &'r Program<'p>, kept: Term) -> Option<&'r Event<'p>> {
+    let origins = program.terms().origins(kept).iter().map(|&id| program.event(id));
+    let mut drawn = None;
+    for event in origins {
+        let EventKind::Call(call) = &event.kind else { continue };
+        match call.role {
+            Role::Random => drawn = drawn.or(Some(event)),
+            Role::RegisterParameter | Role::RegisterBuffer | Role::Collective => return None,
+            _ => {}
+        }
+    }
+    let drawn = drawn?;
+    let is_trained = program.requires_grad(kept);
+    let is_seeded = program.calls(Role::Seed).any(|(seed, call)| {
+        seed.id < drawn.id && !call.arguments.iter().any(|a| program.depends_on_rank(&a.value))
+    });
+    (!is_trained && !is_seeded).then_some(drawn)
 }
 
 /// Something moves the model off the CPU.
@@ -458,6 +577,79 @@ fn registration(program: &Program<'_>, event: &Event<'_>, name: Name) -> Option<
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn random_features_of_a_part_count_unless_a_seed_is_shared() {
+        let program = |seed: &str, mark: &str| {
+            [
+                "
+mod features;
+use tch::nn;
+use tch_ddp::{Ddp, DdpOptions, GroupOptions, Launch, ProcessGroup};
+struct Net { features: features::Features, head: nn::Linear }
+fn main() -> anyhow::Result<()> {
+    let group = ProcessGroup::init(&Launch::from_env()?, GroupOptions::default())?;
+    ",
+                seed,
+                "
+    let vs = nn::VarStore::new(group.device());
+    let head = nn::linear(vs.root() / \"head\", 4, 1, Default::default());
+    let net = Net { features: features::Features::new(&vs.root()), head };
+    let ddp = Ddp::new(net, vs, &group, DdpOptions::default())?;
+    Ok(())
+}
+// file: src/features.rs
+use tch::{nn, Kind, Tensor};
+pub struct Features { basis: Tensor, grid: Tensor, scale: Tensor }
+impl Features {
+    pub fn new(p: &nn::Path) -> Self {
+        let options = (Kind::Float, p.device());
+        let basis = Tensor::rand([3, 4], options) * 6.28;",
+                mark,
+                "
+        let grid = Tensor::linspace(0., 1., 8, options);
+        let scale = p.add(\"scale\", Tensor::randn([4], options), false);
+        Self { basis, grid, scale }
+    }
+}
+",
+            ]
+            .concat()
+        };
+        let check = |text: String| {
+            let (main, features) = text.split_once("// file: src/features.rs\n").unwrap();
+            check_files(&[("src/main.rs", main), ("src/features.rs", features)]);
+        };
+        check(program("", " //~ unregistered-tensor-state: `basis`"));
+        check(program("tch::manual_seed(7);", ""));
+        let mark = " //~ unregistered-tensor-state: `basis`";
+        check(program("tch::manual_seed(7 + group.rank() as i64);", mark));
+    }
+
+    #[test]
+    fn annotated_structs_and_tensors_drawn_in_forward_are_silent() {
+        check_rust(
+            "
+use tch::{nn, Kind, Tensor};
+#[tch_ddp::data_parallel]
+struct Noisy { #[dp(buffer)] basis: Tensor, out: nn::Linear }
+impl Noisy {
+    fn new(p: &nn::Path) -> Noisy {
+        let basis = Tensor::randn([4], (Kind::Float, p.device()));
+        Noisy { basis, out: nn::linear(p / \"out\", 4, 1, Default::default()) }
+    }
+    fn forward(&self, x: &Tensor) -> Tensor {
+        (x + x.randn_like()).apply(&self.out)
+    }
+}
+fn train(vs: nn::VarStore, group: &tch_ddp::ProcessGroup, x: &Tensor) {
+    let ddp = tch_ddp::Ddp::new(Noisy::new(&vs.root()), vs, group, Default::default()).unwrap();
+    let loss = ddp.run(|m| m.forward(x)).unwrap().mean(Kind::Float);
+    ddp.backward(&loss).unwrap();
+}
+",
+        );
+    }
 
     #[test]
     fn a_list_of_buffers_counts() {

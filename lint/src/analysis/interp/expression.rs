@@ -521,6 +521,18 @@ impl<'p> Interpreter<'p> {
         }
     }
 
+    /// What counts rounds, and is no arithmetic of tensors: `(i + 1) % n`.
+    fn counts_in_rust(&self, op: BinaryOp, left: Term, right: Term) -> bool {
+        let is_tensor = |t: &Term| self.types.contains_key(t);
+        let is_whole = |t: Term| self.terms.as_int(t).is_some();
+        let counts = match op {
+            BinaryOp::Mod => true,
+            BinaryOp::Add | BinaryOp::Sub => is_whole(left) || is_whole(right),
+            _ => false,
+        };
+        counts && ![left, right].iter().any(is_tensor)
+    }
+
     /// Arithmetic that conditions and averages are made of: `(step + 1) % n`, `total / count`.
     fn counts_with(&self, op: BinaryOp, left: Term, right: Term) -> bool {
         let is_number =
@@ -548,7 +560,7 @@ impl<'p> Interpreter<'p> {
         };
         let parts = [left, right];
         asked
-            && !self.is_rust()
+            && (!self.is_rust() || self.counts_in_rust(op, left, right))
             && !parts.iter().any(|&t| is_text(t))
             && parts.iter().all(|&t| is_unknown(t) || is_known(t))
     }
