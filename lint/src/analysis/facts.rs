@@ -427,11 +427,19 @@ impl<'p> Program<'p> {
         for event in self.events() {
             match &event.kind {
                 EventKind::AttributeStore { of, name, value, .. } if &**name == "requires_grad" => {
-                    let Some(on) = self.as_bool(value) else { continue };
+                    // `p.requires_grad = name.startswith("fc")` freezes the others.
+                    let by_name = || {
+                        value.origins(self.terms()).iter().any(|&origin| {
+                            matches!(&self.event(origin).kind, EventKind::Call(c)
+                                if c.role == Role::NamedParameters)
+                        })
+                    };
+                    let known = self.as_bool(value).or_else(|| by_name().then_some(false));
+                    let Some(on) = known else { continue };
                     let items = Value::of(self.terms(), *of);
                     for module in self.modules_behind(&items) {
                         let of = self.run.stored(module);
-                        let reaches_all = !self.is_selected(event);
+                        let reaches_all = !self.is_selected(event) && self.as_bool(value).is_some();
                         let (event, site, path) = (event.id, event.site, event.path);
                         switches.push(GradientSwitch { event, site, of, on, reaches_all, path });
                     }

@@ -487,6 +487,27 @@ if __name__ == '__main__':
     }
 
     #[test]
+    fn layers_chosen_by_name_count() {
+        check_python(
+            "
+import torch, torchvision
+torch.distributed.init_process_group('nccl')
+model = torchvision.models.resnet18()
+for n, p in model.named_parameters():
+    p.requires_grad = n.startswith('fc')
+model = torch.nn.parallel.DistributedDataParallel(model.cuda())
+for epoch in range(5):
+    if epoch == 2:
+        for n, p in model.named_parameters():
+            if 'layer4' in n:
+                p.requires_grad = True  # ~ parameters-changed-after-wrap: thawed
+    for x in []:
+        model(x).sum().backward()
+",
+        );
+    }
+
+    #[test]
     fn a_new_wrapper_after_the_change_is_silent() {
         check_python(
             "

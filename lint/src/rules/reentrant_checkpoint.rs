@@ -326,6 +326,27 @@ net(torch.ones(1, 4)).sum().backward()
     }
 
     #[test]
+    fn options_in_a_dict_count() {
+        check_python(
+            "
+import torch
+from torch.utils.checkpoint import checkpoint
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = torch.nn.Linear(4, 4)
+    def forward(self, x):
+        return checkpoint(self.a, x)  # ~ reentrant-checkpoint
+torch.distributed.init_process_group('gloo')
+options = dict(broadcast_buffers=False)
+options['find_unused_parameters'] = True
+net = torch.nn.parallel.DistributedDataParallel(Net(), **options)
+net(torch.ones(1, 4)).sum().backward()
+",
+        );
+    }
+
+    #[test]
     fn a_bare_model_is_silent() {
         check_python(
             "

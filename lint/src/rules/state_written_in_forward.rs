@@ -203,9 +203,21 @@ fn is_buffer(program: &Program<'_>, of: Term, name: Name) -> bool {
 
 /// Where code outside of every forward reads the attribute of this class.
 fn read_outside(program: &Program<'_>, lineage: &[ClassRef], name: Name) -> Option<Site> {
+    // Of another object: certain where no other kind of object has such an attribute.
+    let is_unique = program.events().iter().all(|event| match &event.kind {
+        EventKind::AttributeStore { of, name: stored, .. } if *stored == name => {
+            let class = program.object_of(*of).and_then(|o| program.class_of(o));
+            class.is_some_and(|c| program.lineage(c).iter().any(|c| lineage.contains(c)))
+        }
+        _ => true,
+    });
     let is_read = |m: &&Mention| {
         let outside = m.function.is_none_or(|f| program.ran_in(f) == RanIn::Elsewhere);
+        let is_other = is_unique
+            && !m.of_self
+            && !m.of.is_some_and(|of| matches!(&*of, "args" | "opt" | "cfg" | "config" | "torch"));
         let of_it = m.of_inner
+            || is_other
             || m.of_self
                 && m.class.is_some_and(|c| lineage.contains(&c))
                 && !is_constructor(program, m);
@@ -498,6 +510,40 @@ model = torch.nn.DataParallel(Net().cuda())
 for _ in range(3):
     model(torch.ones(4, 2)).sum().backward()
     print(model.module.attention, model.module.report())
+",
+        );
+    }
+
+    #[test]
+    fn what_another_object_reads_counts() {
+        check_python(
+            "
+import torch
+class Book(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = torch.nn.Linear(2, 2)
+        self.usage = None
+        self.last_shape = None
+    def forward(self, x):
+        self.usage = x.sum(0)  # ~ state-written-in-forward: `usage`
+        self.last_shape = x
+        return self.fc(x)
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.book = Book()
+    def forward(self, x):
+        return self.book(x)
+class Other:
+    def __init__(self):
+        self.last_shape = 3
+model = torch.nn.DataParallel(Net().cuda())
+other = Other()
+for _ in range(3):
+    model(torch.ones(4, 2)).sum().backward()
+    net = model.module if hasattr(model, 'module') else model
+    print(net.book.usage, other.last_shape)
 ",
         );
     }

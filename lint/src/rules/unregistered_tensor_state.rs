@@ -252,7 +252,7 @@ fn check_part(program: &Program<'_>, report: &mut Report<'_>, kind: Wrapper, par
             continue;
         }
         let Some(state) = state_of(program, part, value) else { continue };
-        let Some(used) = use_in_forward(program, &lineage, *name, &state) else { continue };
+        let Some(used) = use_in_forward(program, part, &lineage, *name, &state) else { continue };
         if is_moved(program, &state, kind) {
             continue;
         }
@@ -386,6 +386,7 @@ fn is_stored_once(
 /// A place in forward where the tensor meets others.
 fn use_in_forward(
     program: &Program<'_>,
+    part: Term,
     lineage: &[ClassRef],
     name: Name,
     state: &State,
@@ -404,7 +405,7 @@ fn use_in_forward(
         .collect();
     match state {
         State::Tensor(_) => {
-            let hard = reads.iter().find(|m| is_hard(m))?;
+            let hard = reads.iter().find(|m| is_hard(program, part, m))?;
             reads.iter().all(|m| !is_moved_here(m)).then_some(hard.site)
         }
         State::Container(_) | State::Buffers => {
@@ -425,12 +426,18 @@ fn is_moved_here(mention: &Mention) -> bool {
 const MOVES: &[&str] = &["to", "cuda", "type_as", "cpu", "new_tensor", "to_device"];
 
 /// The tensor, or a part or view of it, is used in a computation.
-fn is_hard(mention: &Mention) -> bool {
+fn is_hard(program: &Program<'_>, part: Term, mention: &Mention) -> bool {
     let is_view = |name: &str| VIEWS.contains(&name);
+    let is_layer = |name: &str| {
+        let held = program.attribute_now(part, name).and_then(Value::single);
+        held.and_then(|t| program.object_of(t)).is_some_and(|o| o.role == Role::Layer)
+    };
     let of_torch = |around: &Around| match around {
-        Around::Argument(path) => {
-            path.len() > 1 && matches!(&*path[0], "torch" | "F" | "nn" | "functional")
-        }
+        Around::Argument(path) => match &**path {
+            [first, name] if &**first == "self" => is_layer(name),
+            [first, _, ..] => matches!(&**first, "torch" | "F" | "nn" | "functional"),
+            _ => false,
+        },
         _ => false,
     };
     match &mention.around {

@@ -420,7 +420,7 @@ fn check_chance(program: &Program<'_>, report: &mut Report<'_>, wrapper: ObjectI
         if !is_inside || !event.modes.grad || !value.taint(program.terms()).has(Taint::RANDOM) {
             continue;
         }
-        if !is_drawn(program, event) {
+        if !is_drawn(program, event, value) {
             continue;
         }
         let Some(name) = layer_behind(program, event) else { continue };
@@ -439,11 +439,16 @@ fn check_chance(program: &Program<'_>, report: &mut Report<'_>, wrapper: ObjectI
 }
 
 /// The test compares a random number itself, not something computed from data.
-fn is_drawn(program: &Program<'_>, event: &Event<'_>) -> bool {
-    event.expr.is_some_and(|test| {
-        let text = program.text(Site { file: event.site.file, span: test.span });
-        text.contains("rand") || text.contains("uniform") || text.contains("bernoulli")
-    })
+fn is_drawn(program: &Program<'_>, event: &Event<'_>, value: &Value) -> bool {
+    let by_choice = value.origins(program.terms()).iter().any(|&origin| {
+        matches!(&program.event(origin).kind, EventKind::Call(call)
+            if call.role == Role::Random && call.name.is_some_and(|n| n.starts_with("random.")))
+    });
+    by_choice
+        || event.expr.is_some_and(|test| {
+            let text = program.text(Site { file: event.site.file, span: test.span });
+            ["rand", "uniform", "bernoulli"].iter().any(|word| text.contains(word))
+        })
 }
 
 /// The layer that a test in a forward decides about.
@@ -472,42 +477,81 @@ fn layer_behind(program: &Program<'_>, event: &Event<'_>) -> Option<Name> {
     let mut decided: Vec<Name> = inside.difference(&outside).copied().collect();
     decided.sort_unstable();
     decided.first().copied().or_else(|| {
-        skipped_item(&program.function(function).body, event.site.span).filter(|&n| is_layer(n))
+        skipped_layer(&program.function(function).body, event.site.span, None, &is_layer)
     })
 }
 
-/// `for layer in self.layers: if <test>: continue`: the list that the loop walks over.
-fn skipped_item(body: &[Stmt], test: Span) -> Option<Name> {
-    body.iter().find_map(|statement| {
-        let StmtKind::Loop { header: LoopHeader::For { iter, .. }, body, .. } = &statement.kind
-        else {
-            let mut found = None;
-            statement.each_part(&mut |part| {
-                if let Part::Block(body) = part {
-                    found = found.or_else(|| skipped_item(body, test));
-                }
-            });
-            return found;
-        };
-        let skips = body.iter().any(|s| match &s.kind {
-            StmtKind::If { test: of, body, .. } => {
-                of.span == test && matches!(body.last().map(|s| &s.kind), Some(StmtKind::Continue))
+/// A layer that runs behind `if <test>: return x`, or an item of `for layer in self.layers` that
+/// runs under the test or behind `if <test>: continue`.
+fn skipped_layer(
+    body: &[Stmt],
+    test: Span,
+    item: Option<(Name, Name)>,
+    is_layer: &dyn Fn(Name) -> bool,
+) -> Option<Name> {
+    for (position, statement) in body.iter().enumerate() {
+        let mut inner = item;
+        match &statement.kind {
+            StmtKind::If { test: of, body: arm, .. } if of.span == test => {
+                let last = arm.last().map(|s| &s.kind);
+                let leaves = matches!(last, Some(StmtKind::Continue | StmtKind::Return(_)));
+                let decided = if leaves { &body[position + 1..] } else { arm };
+                return run_in(decided, item, leaves, is_layer);
             }
-            _ => false,
-        });
-        if !skips {
-            return skipped_item(body, test);
+            StmtKind::Loop { header: LoopHeader::For { target, iter }, .. } => {
+                let mut list = None;
+                iter.each_inside(&mut |e| list = own_name(e).or(list));
+                let name = match &target.kind {
+                    ExprKind::Name(name) => Some(*name),
+                    // `for i, layer in enumerate(self.layers)`
+                    ExprKind::Collection { items, .. } => items.last().and_then(Expr::last_name),
+                    _ => None,
+                };
+                inner = name.zip(list).filter(|(_, list)| is_layer(*list));
+            }
+            _ => {}
         }
-        let mut list = None;
-        iter.each_inside(&mut |e| {
-            if let ExprKind::Attribute { value, name, .. } = &e.kind
-                && matches!(&value.kind, ExprKind::Name(n) if &**n == "self")
-            {
-                list = Some(*name);
+        let mut found = None;
+        statement.each_part(&mut |part| {
+            if let Part::Block(body) = part {
+                found = found.or_else(|| skipped_layer(body, test, inner, is_layer));
             }
         });
-        list
-    })
+        if found.is_some() {
+            return found;
+        }
+    }
+    None
+}
+
+/// `x` of `self.x`.
+fn own_name(expr: &Expr) -> Option<Name> {
+    match &expr.kind {
+        ExprKind::Attribute { value, name, .. } => {
+            matches!(&value.kind, ExprKind::Name(n) if &**n == "self").then_some(*name)
+        }
+        _ => None,
+    }
+}
+
+/// A layer that statements run: an item of a list of layers or, if `own`, one by its name.
+fn run_in(
+    body: &[Stmt],
+    item: Option<(Name, Name)>,
+    own: bool,
+    is_layer: &dyn Fn(Name) -> bool,
+) -> Option<Name> {
+    let mut found = None;
+    each_expr(body, &mut |expr| {
+        let ExprKind::Call { callee, .. } = &expr.kind else { return };
+        let by_item = match (&callee.kind, item) {
+            (ExprKind::Name(name), Some((target, list))) => (*name == target).then_some(list),
+            _ => None,
+        };
+        let by_name = own_name(callee).filter(|&name| own && is_layer(name));
+        found = found.or(by_item).or(by_name);
+    });
+    found
 }
 
 #[cfg(test)]
@@ -621,6 +665,68 @@ torch.distributed.init_process_group('gloo')
 net = torch.nn.parallel.DistributedDataParallel(Net())
 for _ in range(3):
     net(torch.ones(1, 2)).sum().backward()
+",
+        );
+    }
+
+    #[test]
+    fn layers_left_out_by_chance_in_other_ways_count() {
+        check_python(
+            "
+import random
+import numpy as np, torch
+from torch import nn
+class Skip(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Linear(2, 2)
+    def forward(self, x):
+        if self.training and np.random.rand() < 0.2:  # ~ unused-submodule: `conv`
+            return x
+        return x + self.conv(x)
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Linear(2, 2)
+        self.skips = nn.ModuleList([Skip() for _ in range(4)])
+        self.left, self.right = nn.Linear(2, 2), nn.Linear(2, 2)
+    def forward(self, x, side):
+        x = self.stem(x)
+        for skip in self.skips:
+            if not self.training or torch.rand(1) < 0.8:  # ~ unused-submodule: `skips`
+                x = skip(x)
+        if side == 'left':  # ~ unused-submodule
+            return self.left(x)
+        return self.right(x)
+torch.distributed.init_process_group('gloo')
+net = nn.parallel.DistributedDataParallel(Net())
+for x in []:
+    net(x, random.choice(['left', 'right'])).sum().backward()
+",
+        );
+    }
+
+    #[test]
+    fn noise_by_chance_is_silent() {
+        check_python(
+            "
+import random, torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc, self.drop = nn.Linear(2, 2), nn.Dropout(0.1)
+    def forward(self, x):
+        if self.training and random.random() < 0.5:
+            x = self.drop(x) + torch.randn_like(x)
+        y = self.fc(x)
+        if torch.rand(1) < 0.5:
+            y = y.flip(0)
+        return y
+torch.distributed.init_process_group('gloo')
+net = nn.parallel.DistributedDataParallel(Net())
+for x in []:
+    net(x).sum().backward()
 ",
         );
     }

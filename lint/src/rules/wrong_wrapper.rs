@@ -1,5 +1,5 @@
 use crate::analysis::facts::Wrapper;
-use crate::analysis::{EventId, Term, TermKind};
+use crate::analysis::{EventId, EventKind, Term, TermKind};
 use crate::prelude::*;
 use crate::table::Role;
 
@@ -78,7 +78,8 @@ fn names(outer: Wrapper, inner: Wrapper) -> (&'static str, &'static str) {
     (name(outer), name(inner))
 }
 
-/// Where all parameters of a module were frozen before an event, and none of them thawed since.
+/// Where all parameters of a module were frozen before an event, and none of them thawed since,
+/// nor new ones given to it: `net.fc = nn.Linear(..)`.
 fn frozen_before(program: &Program<'_>, module: Term, before: EventId) -> Option<Site> {
     let mut frozen = None;
     for change in program.gradient_switches() {
@@ -88,10 +89,23 @@ fn frozen_before(program: &Program<'_>, module: Term, before: EventId) -> Option
         if change.on {
             frozen = None;
         } else if change.of == module && change.reaches_all {
-            frozen = Some(change.site);
+            frozen = Some((change.event, change.site));
         }
     }
-    frozen
+    let (since, site) = frozen?;
+    let is_new = |&id: &EventId| {
+        let value = match &program.event(id).kind {
+            EventKind::AttributeStore { value, .. } => Some(value),
+            EventKind::Call(call) => call.arguments.last().map(|a| &a.value),
+            _ => None,
+        };
+        since < id
+            && id < before
+            && value.is_some_and(|v| v.terms().any(|t| program.has_parameters(t)))
+    };
+    let parts = program.modules_within(module);
+    let renewed = parts.iter().any(|&part| program.stored_on(part).iter().any(is_new));
+    (!renewed).then_some(site)
 }
 
 /// `model.head` of `model`, or the model.
@@ -197,6 +211,25 @@ student = torch.nn.Linear(4, 4)
 student.requires_grad_(False)
 student.requires_grad_(True)
 student = DDP(student)
+",
+        );
+    }
+
+    #[test]
+    fn a_frozen_model_with_a_new_head_is_silent() {
+        check_python(
+            "
+import torch, torchvision
+torch.distributed.init_process_group('nccl')
+net = torchvision.models.resnet18()
+for p in net.parameters():
+    p.requires_grad = False
+net.fc = torch.nn.Linear(512, 10)
+net = torch.nn.parallel.DistributedDataParallel(net.cuda())
+other = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+other.requires_grad_(False)
+other[1].requires_grad_(True)
+other = torch.nn.parallel.DistributedDataParallel(other.cuda())
 ",
         );
     }

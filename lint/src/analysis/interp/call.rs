@@ -99,6 +99,18 @@ impl<'p> Interpreter<'p> {
                 }
                 continue;
             }
+            if argument.spread == Spread::Keywords
+                && let Some(named) = value.single().and_then(|t| self.known_items(t))
+            {
+                values.extend(named.into_iter().map(|(name, value)| ArgumentValue {
+                    name: Some(name),
+                    position: None,
+                    expr: &argument.value,
+                    value,
+                    spread: false,
+                }));
+                continue;
+            }
             let spread = argument.spread != Spread::No;
             let at = (argument.name.is_none() && !spread).then_some(position);
             position += usize::from(at.is_some());

@@ -228,6 +228,23 @@ impl<'p> Interpreter<'p> {
         }
     }
 
+    /// What a dict holds, where all its keys are texts and all of them are known for sure.
+    pub(super) fn known_items(&self, dict: Term) -> Option<Vec<(Name, Value)>> {
+        let grown = Key::Attribute(dict, Name::new("<items>"));
+        if self.object_of(dict)?.class != ObjectClass::Dict || self.store.get(&grown).is_some() {
+            return None;
+        }
+        let display = self.store.get(&Key::Attribute(dict, Name::new("<display>")))?.single()?;
+        let TermKind::Tuple(keys) = self.terms.kind(display) else { return None };
+        let known = keys.iter().map(|&key| {
+            let value = self.store.get(&Key::Item(dict, key))?.clone();
+            let is_sure =
+                matches!(value.alternatives.as_slice(), [one] if one.when == self.terms.yes);
+            is_sure.then_some((self.terms.as_str(key)?, value))
+        });
+        known.collect()
+    }
+
     fn literal(&mut self, literal: &Literal) -> Term {
         match literal {
             Literal::None => self.terms.none,
@@ -682,6 +699,21 @@ impl<'p> Interpreter<'p> {
                 }
                 _ => self.add_item(dict, &value),
             }
+        }
+        let display = self.terms.make(TermKind::Tuple(keys.into()));
+        let display = self.value(display);
+        self.write(Key::Attribute(dict, Name::new("<display>")), display);
+        self.value(dict)
+    }
+
+    /// `dict(a=1, b=2)`.
+    pub(super) fn dict_of(&mut self, items: Vec<(Name, Value)>, site: Site) -> Value {
+        let dict = self.new_object(site, ObjectClass::Dict, Vec::new(), None);
+        let mut keys = Vec::with_capacity(items.len());
+        for (name, value) in items {
+            let key = self.terms.constant(Const::Str(name));
+            self.write(Key::Item(dict, key), value);
+            keys.push(key);
         }
         let display = self.terms.make(TermKind::Tuple(keys.into()));
         let display = self.value(display);

@@ -1174,13 +1174,9 @@ impl<'p> Interpreter<'p> {
                 first.cloned()
             }
             "dict" if !arguments.is_empty() && arguments.iter().all(|a| a.name.is_some()) => {
-                let dict = self.new_object(site, ObjectClass::Dict, Vec::new(), None);
-                for argument in arguments {
-                    let Some(name) = argument.name else { continue };
-                    let key = self.terms.constant(Const::Str(name));
-                    self.write(Key::Item(dict, key), argument.value.clone());
-                }
-                Some(self.value(dict))
+                let items = arguments.iter().filter_map(|a| Some((a.name?, a.value.clone())));
+                let items: Vec<(Name, Value)> = items.collect();
+                Some(self.dict_of(items, site))
             }
             "iter" | "next" if !arguments.is_empty() && !self.is_rust() => {
                 let object = self.object_of(first?.single()?)?;

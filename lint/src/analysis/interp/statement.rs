@@ -1,6 +1,6 @@
 //! Statements: control flow, and the state at each join.
 
-use super::{Interpreter, Key, LoopExits, LoopNode, ReturnExit, Writes};
+use super::{Interpreter, Key, LoopExits, LoopNode, ObjectClass, ReturnExit, Writes};
 use crate::analysis::event::{EventKind, ExitKind, Header, LoopId, Node};
 use crate::analysis::term::{Const, Taint, Term, TermKind};
 use crate::analysis::value::Value;
@@ -303,9 +303,30 @@ impl<'p> Interpreter<'p> {
         let of = self.stored_on(of);
         if self.terms.as_const(index).is_some() {
             self.write(Key::Item(of, index), value.clone());
+            self.note_key(of, index);
             return;
         }
         self.add_item(of, value);
+    }
+
+    /// A dict that was written out has a key more.
+    fn note_key(&mut self, dict: Term, key: Term) {
+        if self.object_of(dict).is_none_or(|o| o.class != ObjectClass::Dict) {
+            return;
+        }
+        let display = Key::Attribute(dict, Name::new("<display>"));
+        let keys = match self.read(&display).and_then(|v| v.single()) {
+            Some(keys) => keys,
+            None => return,
+        };
+        let TermKind::Tuple(keys) = self.terms.kind(keys) else { return };
+        if keys.contains(&key) {
+            return;
+        }
+        let keys: Box<[Term]> = keys.iter().copied().chain([key]).collect();
+        let keys = self.terms.make(TermKind::Tuple(keys));
+        let keys = self.value(keys);
+        self.write(display, keys);
     }
 
     /// Adds to what a container holds at places unknown.
@@ -867,8 +888,7 @@ impl<'p> Interpreter<'p> {
             TermKind::Function { .. } | TermKind::Class(_) | TermKind::Module(_) => self.terms.yes,
             TermKind::Object(id) => {
                 let object = self.object(*id);
-                let sized =
-                    matches!(object.class, super::ObjectClass::List | super::ObjectClass::Dict);
+                let sized = matches!(object.class, ObjectClass::List | ObjectClass::Dict);
                 if sized { term } else { self.terms.yes }
             }
             // `if rank:` is `rank != 0`.
