@@ -315,10 +315,7 @@ impl<'p> Interpreter<'p> {
             return;
         }
         let display = Key::Attribute(dict, Name::new("<display>"));
-        let keys = match self.read(&display).and_then(|v| v.single()) {
-            Some(keys) => keys,
-            None => return,
-        };
+        let Some(keys) = self.read(&display).and_then(|v| v.single()) else { return };
         let TermKind::Tuple(keys) = self.terms.kind(keys) else { return };
         if keys.contains(&key) {
             return;
