@@ -110,7 +110,7 @@ fn frozen_before(program: &Program<'_>, module: Term, before: EventId) -> Option
 
 /// `model.head` of `model`, or the model.
 fn is_part(program: &Program<'_>, part: Term, module: Term) -> bool {
-    if part == module {
+    if program.modules_within(module).contains(&part) {
         return true;
     }
     match program.terms().kind(part) {
