@@ -27,6 +27,8 @@ pub(super) struct Told {
     pub(super) error: ParseError,
 }
 
+const LONE_DECORATOR: &str = "no function or class follows this decorator";
+
 /// An error with the text that it is in.
 pub(super) struct Cause<'a> {
     pub(super) error: &'a RuffError,
@@ -46,6 +48,11 @@ pub(super) fn merge(text: &str, told: Vec<Told>) -> Vec<ParseError> {
         told.retain(|told| told.kind != Kind::Other);
     }
     told.sort_by_key(|told| told.error.span.start);
+    // Behind an error, a decorator is parted from its function by what could not be read.
+    let first = told.first().map(|told| told.error.span.start);
+    told.retain(|told| {
+        Some(told.error.span.start) == first || told.error.message != LONE_DECORATOR
+    });
     for Told { kind, statement, mut error } in told {
         let is_new = !statements.contains(&statement) && !kinds.contains(&kind);
         statements.push(statement);
@@ -277,9 +284,7 @@ impl Cause<'_> {
             _ if message.starts_with("Expected `except` or `finally`") => {
                 "this `try` has neither `except` nor `finally`".to_owned()
             }
-            _ if message.ends_with("after decorator") => {
-                "no function or class follows this decorator".to_owned()
-            }
+            _ if message.ends_with("after decorator") => LONE_DECORATOR.to_owned(),
             _ => {
                 let mut letters = message.chars();
                 let first = letters.next().map(|c| c.to_ascii_lowercase());

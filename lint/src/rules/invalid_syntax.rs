@@ -124,4 +124,24 @@ for _ in range(3):
         check_python("import torch\nasync def f():\n    match 1:\n        case 1: pass\n");
         check_rust("use tch::Tensor;\nfn main() { let x = Tensor::new(); }\n");
     }
+
+    #[test]
+    fn a_decorator_behind_an_error_is_no_error() {
+        check_python(
+            "
+import torch
+class Blocks:
+    @staticmethod
+    def read(text):
+        parts = text.split('_')随便写的一行  # ~ invalid-syntax
+另外一行，没有意义；  # ~ invalid-syntax
+        options = {}
+        return options
+
+    @staticmethod
+    def write(block):
+        return block
+",
+        );
+    }
 }
