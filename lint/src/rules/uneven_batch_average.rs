@@ -227,11 +227,32 @@ fn is_own_count(program: &Program<'_>, event: &Event<'_>, call: &Call<'_>, weigh
     let compares =
         counted.terms().any(|t| program.mentions(t, &|kind| matches!(kind, TermKind::Compare(..))));
     let text = program.text(event.site).to_ascii_lowercase();
-    let named = ["mask", "valid", "!=", ".ne(", "pad", "token", "length", "not_ignored"];
+    let around = program.frame(event.frame).function.map(|f| {
+        program.text(Site { file: f.file, span: program.function(f).span }).to_ascii_lowercase()
+    });
+    let has = |text: &str, words: &[&str]| words.iter().any(|word| text.contains(word));
+    // A mask alone may count the same on every rank: patches left out at a fixed ratio.
+    let is_mask = (weighs || text.contains("mask"))
+        && around.is_some_and(|around| has(&around, VARYING) || has(&around, &["label", "-100"]));
     taint.has(Taint::LOCAL.with(Taint::RANDOM))
         && program.forwards_behind(counted).is_empty()
-        && (compares || weighs || named.iter().any(|word| text.contains(word)))
+        && (compares || is_mask || has(&text, VARYING))
 }
+
+/// Words for what differs in number from sample to sample.
+const VARYING: &[&str] = &[
+    "!=",
+    ".ne(",
+    "pad",
+    "valid",
+    "length",
+    "attention_mask",
+    "ignore",
+    "n_tokens",
+    "num_tokens",
+    "input_ids",
+    "loss_mask",
+];
 
 /// `(loss * m).sum() / m.sum()`: what is counted weighs what is summed.
 fn weighs_the_loss(
@@ -407,15 +428,37 @@ class Model(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.head = torch.nn.Linear(2, 2)
-    def forward(self, ids, kept):
+    def forward(self, ids, attention_mask):
         each = torch.nn.functional.cross_entropy(self.head(ids), ids, reduction='none')
-        w = kept[:, 1:].flatten()
+        w = attention_mask[:, 1:].flatten()
         n = w.sum()
         return (each * w).sum() / n  # ~ uneven-batch-average: own count
 torch.distributed.init_process_group('nccl')
 net = DDP(Model())
 for batch in DataLoader([1, 2]):
-    net(batch['ids'], batch['kept']).backward()
+    net(batch['ids'], batch['mask']).backward()
+",
+        );
+    }
+
+    #[test]
+    fn patches_masked_at_a_fixed_ratio_are_silent() {
+        check_python(
+            "
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader
+class Reconstruct(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Linear(2, 2)
+    def forward(self, image, mask):
+        off = torch.nn.functional.l1_loss(self.net(image), image, reduction='none')
+        return (off * mask).sum() / (mask.sum() + 1e-5) / 3
+torch.distributed.init_process_group('nccl')
+net = DDP(Reconstruct())
+for image, mask in DataLoader([1, 2]):
+    net(image, mask).backward()
 ",
         );
     }

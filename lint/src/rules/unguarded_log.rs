@@ -217,6 +217,37 @@ if __name__ == '__main__':
     }
 
     #[test]
+    fn a_logger_with_handlers_on_rank_0_alone_is_silent() {
+        check_files(&[
+            (
+                "log.py",
+                "
+import logging, sys
+def setup(name, rank=0):
+    logger = logging.getLogger(name)
+    logger.setLevel(logging.DEBUG)
+    logger.propagate = False
+    if rank == 0:
+        logger.addHandler(logging.StreamHandler(stream=sys.stdout))
+    return logger
+",
+            ),
+            (
+                "main.py",
+                "
+import torch
+from log import setup
+if __name__ == '__main__':
+    torch.distributed.init_process_group('nccl')
+    logger = setup('train', torch.distributed.get_rank())
+    for step in range(3):
+        logger.info('step %d', step)
+",
+            ),
+        ]);
+    }
+
+    #[test]
     fn a_replaced_print_is_silent() {
         check_files(&[
             (
