@@ -83,6 +83,7 @@ declare_rule! {
 }
 
 const DISK: &str = "its own look at the disk";
+const CLOCK: &str = "its own clock";
 
 fn check(program: &Program<'_>, report: &mut Report<'_>) {
     if !program.is_distributed() {
@@ -92,6 +93,7 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
         if is_about_loading(program, &decision)
             || is_decided_by_the_parent(program, &decision)
             || n_parts(program, decision.condition) > N_PARTS_MAX
+            || looks_from_afar(program, decision.condition)
         {
             continue;
         }
@@ -135,6 +137,15 @@ fn is_decided_by_the_parent(program: &Program<'_>, decision: &LocalDecision) -> 
     decision.event.is_some_and(|event| program.event(event).modes.spawned)
         && !origins.is_empty()
         && origins.iter().all(|&origin| !program.event(origin).modes.spawned)
+}
+
+/// More events than this between a clock or disk and a decision: what came of it is a setting.
+const N_ORIGINS_MAX: usize = 10;
+
+/// A clock or the disk had a part in it long ago, in a name or a count.
+fn looks_from_afar(program: &Program<'_>, condition: Term) -> bool {
+    program.terms().origins(condition).len() > N_ORIGINS_MAX
+        && matches!(source_of(program, condition), DISK | CLOCK)
 }
 
 /// A condition of more parts than people write: it tells by which ways a value came here.
@@ -183,7 +194,7 @@ fn source_of(program: &Program<'_>, condition: Term) -> &'static str {
     if of(Role::PathExists) {
         DISK
     } else if of(Role::Time) {
-        "its own clock"
+        CLOCK
     } else if from_forward || of(Role::Loss) {
         "its own loss or outputs"
     } else {
