@@ -209,7 +209,8 @@ fn run_python(python: &PathBuf, model: &str) -> Result<Vec<(String, f64)>> {
 /// Both in turn, so that a change of the machine's pace meets both.
 fn compare(python: &PathBuf, rounds: usize) -> Result<()> {
     println!(
-        "| model | tch-ddp steps/s | Python steps/s | ratio | step / (compute + reduction) | tch-ddp MiB | Python MiB |"
+        "| model | tch-ddp steps/s | Python steps/s | ratio | step / (compute + reduction) \
+         | tch-ddp MiB | Python MiB |"
     );
     println!("|---|--:|--:|--:|--:|--:|--:|");
     for model in MODELS {

@@ -35,11 +35,13 @@ use tch_ddp::{
 /// Every fifth image is held out for the test.
 const TEST_EVERY: usize = 5;
 
+const DIGITS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/digits/digits.csv");
+
 /// Trains a small CNN on the UCI digits, alone or on several ranks.
 #[derive(Debug, Parser)]
 struct Arguments {
     /// The data: 64 pixels from 0 to 16 and the digit per line.
-    #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/digits/digits.csv"))]
+    #[arg(long, default_value = DIGITS)]
     data: PathBuf,
     /// How often every image is seen.
     #[arg(long, default_value_t = 12)]

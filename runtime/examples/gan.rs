@@ -22,11 +22,13 @@ use tch_ddp::{
 const N_NOISE: i64 = 16;
 const N_PIXELS: i64 = 64;
 
+const DIGITS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/digits/digits.csv");
+
 /// A GAN that learns to draw the UCI digits.
 #[derive(Debug, Parser)]
 struct Arguments {
     /// The data: 64 pixels from 0 to 16 and the digit per line.
-    #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/digits/digits.csv"))]
+    #[arg(long, default_value = DIGITS)]
     data: PathBuf,
     /// How often every image is seen.
     #[arg(long, default_value_t = 20)]

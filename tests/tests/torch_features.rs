@@ -187,7 +187,7 @@ fn gradients_flow_through_collectives() {
         let sum = group.all_reduce_differentiable(&(&x * factor))?;
         ensure!(numbers(&sum) == [12.0, 18.0], "forward: {sum:?}");
         (sum * factor).sum(Kind::Double).backward();
-        // Each output's gradient is `factor`; they are summed over ranks, then scaled on the way in.
+        // Each output's gradient is `factor`; summed over ranks, then scaled on the way in.
         ensure!(numbers(&x.grad()) == [6.0 * factor; 2], "backward: {:?}", numbers(&x.grad()));
 
         let x = input();

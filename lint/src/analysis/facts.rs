@@ -328,8 +328,8 @@ impl<'p> Program<'p> {
         self.events().iter().any(|event| match &event.kind {
             EventKind::AttributeStore { of, name, .. } => {
                 &**name == "print"
-                    && matches!(self.terms().kind(*of),
-                        TermKind::Outside(n) if matches!(&**n, "builtins" | "__builtin__" | "__builtins__"))
+                    && matches!(self.terms().kind(*of), TermKind::Outside(module)
+                        if matches!(&**module, "builtins" | "__builtin__" | "__builtins__"))
             }
             _ => false,
         })

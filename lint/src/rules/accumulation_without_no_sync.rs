@@ -83,10 +83,11 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
             }
             report
                 .at(backward.site, "every micro-step reduces all gradients, few of them step")
-                .why("each backward sends all gradients over the network; only the last before a step has to")
-                .help(
-                    "run forward and backward of the other micro-steps under `model.no_sync()`",
+                .why(
+                    "each backward sends all gradients over the network; only the last before a \
+                      step has to",
                 )
+                .help("run forward and backward of the other micro-steps under `model.no_sync()`")
                 .related(step.site, "the optimizer steps here, once in several rounds");
         }
     }

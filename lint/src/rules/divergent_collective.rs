@@ -93,7 +93,8 @@ fn tell(program: &Program<'_>, report: &mut Report<'_>, divergence: &Divergence)
     let name = called(program, divergence.event);
     let consequence = match divergence.instead {
         Some(instead) => format!(
-            "meanwhile `{}` is what {does_not} run: it hangs, or the two pair and give a wrong result",
+            "meanwhile `{}` is what {does_not} run: it hangs, or the two pair and give a wrong \
+             result",
             called(program, instead)
         ),
         None => format!("{does_not} never call it: {does} wait until the timeout"),

@@ -17,7 +17,9 @@ declare_rule! {
     ///
     ///
     /// def unwrap(model):
-    ///     return model.module if isinstance(model, nn.DataParallel) else model  # ~ isinstance-misses-ddp
+    ///     if isinstance(model, nn.DataParallel):  # ~ isinstance-misses-ddp
+    ///         return model.module
+    ///     return model
     ///
     ///
     /// model = nn.parallel.DistributedDataParallel(nn.Linear(8, 1))
@@ -28,7 +30,9 @@ declare_rule! {
     ///
     ///
     /// def unwrap(model):
-    ///     return model.module if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)) else model
+    ///     if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+    ///         return model.module
+    ///     return model
     ///
     ///
     /// model = nn.parallel.DistributedDataParallel(nn.Linear(8, 1))

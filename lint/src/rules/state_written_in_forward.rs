@@ -233,7 +233,8 @@ fn is_constructor(program: &Program<'_>, mention: &Mention) -> bool {
 /// The ranks share it: some collective is given the attribute or what went into it.
 fn is_agreed(program: &Program<'_>, name: Name, value: &Value) -> bool {
     let terms = program.terms();
-    let of_collective = |origin| matches!(&program.event(origin).kind, EventKind::Call(c) if c.role == Role::Collective);
+    let of_collective =
+        |origin| program.event(origin).call().is_some_and(|call| call.role == Role::Collective);
     value.origins(terms).into_iter().any(of_collective)
         || program.calls(Role::Collective).any(|(event, call)| {
             call.arguments.iter().any(|a| {

@@ -57,7 +57,10 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
         let Some((made, _)) = summed(program, loss) else { continue };
         report
             .at(event.site, "this loss is a sum, and the wrapper averages gradients over the ranks")
-            .why("with n ranks the gradient is n times smaller than that of one process on all samples")
+            .why(
+                "with n ranks the gradient is n times smaller than that of one process on all \
+                  samples",
+            )
             .help("use the mean, or multiply the loss by `dist.get_world_size()`")
             .related(made.site, "summed here");
     }

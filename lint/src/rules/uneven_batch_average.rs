@@ -16,8 +16,8 @@ declare_rule! {
     /// gives rank 0 a smaller batch when its GPU is full does this, and its true global batch
     /// is `1 + 7 * 4 = 29`, not 25. Weight the loss by counts (`n_i * W / N`), or give every
     /// rank the same batch. The same happens where a loss is divided by this rank's own count of
-    /// tokens or mask entries (a warning): reduce the count first. Look first at why the first GPU is full: other processes' contexts
-    /// on it, or checkpoints loaded without `map_location`.
+    /// tokens or mask entries (a warning): reduce the count first. Look first at why the first GPU
+    /// is full: other processes' contexts on it, or checkpoints loaded without `map_location`.
     ///
     /// ```python bad
     /// import torch.distributed as dist

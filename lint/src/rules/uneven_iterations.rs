@@ -163,7 +163,10 @@ fn tell(program: &Program<'_>, report: &mut Report<'_>, event: &Event<'_>, node:
     };
     report
         .at(node.site, "ranks may run this training loop unequally often")
-        .why("each rank picks its own share of the items, and a rank with one step more waits for the others in backward")
+        .why(
+            "each rank picks its own share of the items, and a rank with one step more waits for \
+              the others in backward",
+        )
         .help(help)
         .related(event.site, "every rank must run this step equally often");
 }

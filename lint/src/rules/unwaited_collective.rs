@@ -212,7 +212,8 @@ fn tell_never(program: &Program<'_>, report: &mut Report<'_>, event: &Event<'_>,
     let help = match program.language {
         Language::Python if is_async => {
             format!(
-                "write `work = {name}(..)` and `work.wait()` before the tensor is used, or leave out `async_op=True`"
+                "write `work = {name}(..)` and `work.wait()` before the tensor is used, or leave out \
+                 `async_op=True`"
             )
         }
         Language::Python => {
@@ -224,7 +225,10 @@ fn tell_never(program: &Program<'_>, report: &mut Report<'_>, event: &Event<'_>,
     };
     report
         .at(event.site, format!("nothing waits for `{name}`, which still runs when it returns"))
-        .why("until `wait()` the tensor may hold this rank's own numbers, half of the sum, or all of it")
+        .why(
+            "until `wait()` the tensor may hold this rank's own numbers, half of the sum, or all \
+              of it",
+        )
         .help(help);
 }
 

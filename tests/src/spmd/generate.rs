@@ -139,7 +139,7 @@ impl Maker {
     fn block(&mut self, depth: u32) -> Vec<Statement> {
         let (numbers, answers) = (self.numbers.len(), self.answers.len());
         let mut statements = Vec::new();
-        for _ in 0..1 + self.dice.below(3) {
+        for _ in 0..=self.dice.below(3) {
             self.statement(depth, &mut statements);
             let leaves = matches!(
                 statements.last(),
@@ -163,7 +163,6 @@ impl Maker {
     fn statement(&mut self, depth: u32, into: &mut Vec<Statement>) {
         let deep = depth >= DEPTH_MAX;
         match self.dice.below(100) {
-            0..18 => into.push(self.collective()),
             18..26 => into.push(Statement::Print),
             26..36 => self.assign(into),
             36..46 => into.push(self.call()),

@@ -41,7 +41,7 @@ impl Text<'_> {
         let mut prologue = vec!["t = torch.ones(1)"];
         match self.program.asks {
             Asks::Once => {
-                prologue.extend(["rank = dist.get_rank()", "world = dist.get_world_size()"])
+                prologue.extend(["rank = dist.get_rank()", "world = dist.get_world_size()"]);
             }
             Asks::Environment => prologue.extend([
                 "rank = int(os.environ[\"RANK\"])",

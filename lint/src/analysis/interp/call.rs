@@ -869,7 +869,7 @@ impl<'p> Interpreter<'p> {
         definition: &'p Function,
         site: Site,
     ) -> Option<Value> {
-        if !self.is_context_manager(definition) || self.entering_context {
+        if !is_context_manager(definition) || self.entering_context {
             return None;
         }
         let class = ObjectClass::Outside(Name::new("contextlib.<manager>"));
@@ -890,12 +890,6 @@ impl<'p> Interpreter<'p> {
         let values = yielded.into_iter().map(|term| self.value(term)).collect();
         let list = self.list(site, values, true);
         Some(self.value(list))
-    }
-
-    fn is_context_manager(&self, definition: &Function) -> bool {
-        definition.is_generator
-            && (definition.has_decorator("contextmanager")
-                || definition.has_decorator("asynccontextmanager"))
     }
 
     pub(super) fn generator_call(&self, term: Term) -> Option<Term> {
@@ -958,4 +952,10 @@ impl<'p> Interpreter<'p> {
 
 pub(in crate::analysis) fn is_forward(name: &str) -> bool {
     matches!(name, "forward" | "forward_t" | "__call__")
+}
+
+fn is_context_manager(definition: &Function) -> bool {
+    definition.is_generator
+        && (definition.has_decorator("contextmanager")
+            || definition.has_decorator("asynccontextmanager"))
 }

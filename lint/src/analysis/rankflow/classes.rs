@@ -4,7 +4,7 @@
 use rustc_hash::FxHashSet;
 
 use crate::analysis::{
-    Const, EventKind, Header, Node, Program, RankKind, SAMPLES, Sample, Taint, Term, Tree,
+    Const, EventKind, Header, Node, Program, RankKind, SAMPLES, Sample, Taint, Term,
 };
 use crate::table::Role;
 
@@ -81,7 +81,9 @@ impl Program<'_> {
                 }
                 Node::Try { body, handlers, .. } => {
                     self.collect_tests(body, tests);
-                    handlers.iter().for_each(|h: &Tree| self.collect_tests(h, tests));
+                    for handler in handlers {
+                        self.collect_tests(handler, tests);
+                    }
                 }
                 Node::Call { body, .. } => self.collect_tests(body, tests),
                 Node::Exit { .. } => {}

@@ -135,7 +135,9 @@ fn play(world: &[Sample], lines: &[Line], at: &mut [usize]) -> Option<(usize, us
             let here = |r: usize| lines[r].steps.get(at[r]).is_some_and(|(o, _)| o == op);
             match members.iter().find(|&&r| !here(r)) {
                 None => {
-                    members.iter().for_each(|&r| at[r] += 1);
+                    for member in members {
+                        at[member] += 1;
+                    }
                     moved = true;
                 }
                 Some(&absent) => stuck = stuck.or(Some((rank, absent))),

@@ -63,7 +63,7 @@ enum Ends {
 
 const ERROR: Ends = Ends::By(ExitKind::Error);
 
-impl<'p> Program<'p> {
+impl Program<'_> {
     /// The specialised run of a tree on one rank.
     pub(super) fn run_on(&self, tree: &[Node], sample: Sample, counted: Counted) -> Run {
         let run = self.run_within(tree, sample, counted, true);
@@ -403,11 +403,11 @@ impl<'p> Flow<'_, 'p> {
         match (a_ends, b_ends) {
             (ERROR, ends) if ends != ERROR => {
                 push_failing(steps, condition, site, (Some(a), None));
-                return only_then(b, ends, steps);
+                return Some(only_then(b, ends, steps));
             }
             (ends, ERROR) if ends != ERROR => {
                 push_failing(steps, condition, site, (None, Some(b)));
-                return only_then(a, ends, steps);
+                return Some(only_then(a, ends, steps));
             }
             _ => {}
         }
@@ -550,9 +550,9 @@ fn only(arm: Vec<Step>, ends: Ends, steps: &mut Vec<Step>) -> Option<Ends> {
 }
 
 /// The same where what follows is in the arm already.
-fn only_then(arm: Vec<Step>, ends: Ends, steps: &mut Vec<Step>) -> Option<Ends> {
+fn only_then(arm: Vec<Step>, ends: Ends, steps: &mut Vec<Step>) -> Ends {
     steps.extend(arm);
-    Some(if ends == Ends::Falls { Ends::Several } else { ends })
+    if ends == Ends::Falls { Ends::Several } else { ends }
 }
 
 fn without_last_leave(mut steps: Vec<Step>) -> Vec<Step> {
