@@ -508,10 +508,35 @@ impl<'p> Program<'p> {
         self.literals(b, true, &mut literals);
         let (of_a, of_b) = literals.split_at(first);
         !of_a.iter().any(|(term, holds)| of_b.contains(&(*term, !holds)))
+            && self.settled(a, of_b) != Some(false)
+            && self.settled(b, of_a) != Some(false)
             && SAMPLES.iter().any(|&sample| {
                 let can = |t| self.terms().evaluate(t, sample).is_none_or(super::term::truth);
                 can(a) && can(b)
             })
+    }
+
+    /// What these atoms make of a condition.
+    fn settled(&self, condition: Term, atoms: &[(Term, bool)]) -> Option<bool> {
+        if let Some((_, holds)) = atoms.iter().find(|(term, _)| *term == condition) {
+            return Some(*holds);
+        }
+        if self.terms().is_huge(condition) {
+            return None;
+        }
+        let parts_say = |parts: &[Term], all: bool| {
+            let told: Vec<_> = parts.iter().map(|&part| self.settled(part, atoms)).collect();
+            if told.contains(&Some(!all)) {
+                return Some(!all);
+            }
+            told.iter().all(Option::is_some).then_some(all)
+        };
+        match self.terms().kind(condition) {
+            TermKind::Not(inner) => self.settled(*inner, atoms).map(|holds| !holds),
+            TermKind::And(parts) => parts_say(parts, true),
+            TermKind::Or(parts) => parts_say(parts, false),
+            _ => None,
+        }
     }
 
     /// What a condition settles, as atoms and whether they hold.

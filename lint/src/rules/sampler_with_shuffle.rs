@@ -145,4 +145,22 @@ if __name__ == '__main__':
             ),
         ]);
     }
+
+    #[test]
+    fn a_sampler_under_two_conditions_is_silent() {
+        check_python(
+            "
+import sys
+from torch.utils.data import DataLoader, DistributedSampler
+def loaders(data, cfg):
+    sampler = None
+    if cfg.run.distributed:
+        cfg.run.size = 4
+        if cfg.run.train:
+            sampler = DistributedSampler(data, shuffle=True)
+    return DataLoader(data, shuffle=(sampler is None), sampler=sampler)
+loaders([1, 2], sys.modules['settings'])
+",
+        );
+    }
 }
