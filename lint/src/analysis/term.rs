@@ -406,11 +406,11 @@ impl Terms {
         }
         flat.sort_unstable();
         flat.dedup();
-        if let Some(&clash) = flat.iter().find(|&&t| match *self.kind(t) {
+        let clashes = |&term: &Term| match *self.kind(term) {
             TermKind::Not(inner) => flat.binary_search(&inner).is_ok(),
             _ => false,
-        }) {
-            let _ = clash;
+        };
+        if flat.iter().any(clashes) {
             return self.bool(!all);
         }
         match flat.as_slice() {

@@ -548,9 +548,8 @@ impl<'p> Interpreter<'p> {
         }
         let key = self.memo_key(callee, arguments);
         let trail = self.store.mark();
-        let ((value, falls), tree) =
+        let ((value, _), tree) =
             self.grow(|this| this.run_function(callee, arguments, site, as_forward));
-        let _ = falls;
         let memo = Memo { value: value.clone(), tree: tree.clone() };
         if !self.store.lasting_write_since(trail) {
             self.memo.insert(key, memo.clone());

@@ -1143,7 +1143,6 @@ impl<'p> Interpreter<'p> {
                     ("int", Some(Const::Str(text))) => text.parse().ok().map(Const::Int),
                     _ => None,
                 };
-                let _ = term;
                 Some(match converted {
                     Some(value) => {
                         let term = self.terms.constant(value);
