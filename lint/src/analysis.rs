@@ -17,7 +17,7 @@ pub mod term;
 pub mod training;
 pub mod value;
 
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -34,7 +34,7 @@ pub use value::{Alternative, Value};
 
 use crate::model::{Class, Expr, FileId, Function, Language, Name, Site};
 use crate::project::Project;
-use crate::table::{Flag, Role, Table};
+use crate::table::{Asked, Flag, Role, Table};
 use interp::{Interpreter, Key};
 pub use reach::{Planned, plan};
 
@@ -62,7 +62,13 @@ pub struct Program<'p> {
     by_role: OnceCell<FxHashMap<Role, Vec<EventId>>>,
     makers: OnceCell<FxHashMap<Term, EventId>>,
     models: OnceCell<models::Index>,
+    is_distributed: OnceCell<bool>,
+    /// By path, as far as somebody asked.
+    runs_on: RefCell<FxHashMap<PathId, RunsOn>>,
 }
+
+/// Whether each sample rank gets somewhere; `None` where that hangs on something unknown.
+type RunsOn = [Option<bool>; SAMPLES.len()];
 
 /// Which ranks of a distributed run get somewhere.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -128,6 +134,8 @@ impl<'p> Program<'p> {
             by_role: OnceCell::new(),
             makers: OnceCell::new(),
             models: OnceCell::new(),
+            is_distributed: OnceCell::new(),
+            runs_on: RefCell::default(),
         }
     }
 
@@ -150,7 +158,7 @@ impl<'p> Program<'p> {
         let run = |mut planned: Planned| {
             planned.is_parallel = true;
             planned.owned.clear();
-            Program::new(self.project, self.run.table, &planned)
+            Program::new(self.project, self.run.table.table(), &planned)
         };
         planned.into_iter().map(run).collect()
     }
@@ -159,8 +167,8 @@ impl<'p> Program<'p> {
         &self.run.terms
     }
 
-    pub fn table(&self) -> &'p Table {
-        self.run.table
+    pub fn table(&self) -> &Asked<'p> {
+        &self.run.table
     }
 
     /// What the entry does, as a tree.
@@ -289,6 +297,10 @@ impl<'p> Program<'p> {
 
     /// A process group, a DDP wrapper, started processes or a framework that launches them.
     pub fn is_distributed(&self) -> bool {
+        *self.is_distributed.get_or_init(|| self.looks_distributed())
+    }
+
+    fn looks_distributed(&self) -> bool {
         // What nobody calls does not happen; in a library everything may.
         let library = self.is_library();
         let happens = |event: &Event<'p>| library || !self.frame(event.frame).orphan;
@@ -343,8 +355,30 @@ impl<'p> Program<'p> {
 
     /// Whether each sample rank of a distributed run gets there; `None` where that hangs on
     /// something unknown.
-    pub fn runs_on(&self, path: PathId) -> [Option<bool>; 4] {
-        SAMPLES.map(|sample| self.run.holds_on(path, sample))
+    pub fn runs_on(&self, path: PathId) -> [Option<bool>; SAMPLES.len()] {
+        let mut known = self.runs_on.borrow_mut();
+        let (mut above, mut at) = (Vec::new(), Some(path));
+        let mut runs = [Some(true); SAMPLES.len()];
+        while let Some(id) = at {
+            if let Some(known) = known.get(&id) {
+                runs = *known;
+                break;
+            }
+            above.push(id);
+            at = self.run.paths[id.0 as usize].parent;
+        }
+        for id in above.into_iter().rev() {
+            let condition = self.run.paths[id.0 as usize].condition;
+            for (run, sample) in runs.iter_mut().zip(SAMPLES) {
+                *run = match (*run, self.terms().evaluate(condition, sample).map(term::truth)) {
+                    (Some(false), _) | (_, Some(false)) => Some(false),
+                    (Some(true), Some(true)) => Some(true),
+                    (None, _) | (_, None) => None,
+                };
+            }
+            known.insert(id, runs);
+        }
+        runs
     }
 
     /// Which ranks get there. Unknown conditions count as true.

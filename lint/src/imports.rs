@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::model::{FileId, Language};
-use crate::project::{Imports, Resolution, SourceFile};
+use crate::project::{Imports, Resolution, SourceFile, Vantage};
 use crate::python::Modules;
 use crate::rust::crates::Crates;
 
@@ -40,6 +40,14 @@ impl Imports for ByLanguage {
             return self.rust.resolve(parent, Some(entry), &dotted);
         }
         self.python.submodule(parent, entry, name)
+    }
+
+    fn vantage(&self, entry: FileId) -> Vantage {
+        if self.is_rust(entry) { Vantage::Entry(entry) } else { self.python.vantage(entry) }
+    }
+
+    fn named_in_folder(&self, folder: &str, dotted: &str) -> Option<FileId> {
+        self.python.named_in_folder(folder, dotted)
     }
 
     fn beyond_paths(&self) -> Vec<String> {

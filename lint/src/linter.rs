@@ -125,10 +125,8 @@ fn lint_with(rules: &[&Rule], project: &Project, settings: SettingsOf<'_, '_>) -
 
 /// Some file speaks of torch, so that rules can find something.
 fn matters(project: &Project, settings: SettingsOf<'_, '_>) -> bool {
-    project.files.par_iter().any(|file| {
-        // Users may have declared names of their own.
-        crate::torch::is_mentioned(&file.text) || settings(file).names.is_some()
-    })
+    // Users may have declared names of their own.
+    project.files.iter().any(|file| file.mentions_torch || settings(file).names.is_some())
 }
 
 /// The rules that run in some file.
@@ -177,8 +175,7 @@ fn lower(id: FileId, source: Source, crates: &Crates) -> (SourceFile, Option<Cra
         Err(crash) => (empty(language), Some(crash)),
     };
     module.errors.extend(source.error);
-    let file =
-        SourceFile { id, path: source.path, text: source.text, module, reported: source.reported };
+    let file = SourceFile::new(id, source.path, source.text, module, source.reported);
     (file, crash)
 }
 

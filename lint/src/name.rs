@@ -1,38 +1,39 @@
 //! Interned names: cheap to copy and to compare. Interned text lives as long as the program.
 
 use std::cell::RefCell;
-use std::collections::HashSet;
+use std::cmp::Ordering;
 use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
-use rustc_hash::FxHashSet;
+use rustc_hash::FxHashMap;
 
-/// An interned string. Equal text means equal pointer.
+/// An interned string. Equal text means equal pointer; one word, since runs keep millions.
 #[derive(Clone, Copy)]
-pub struct Name(&'static str);
+pub struct Name(&'static &'static str);
 
-static POOL: LazyLock<Mutex<HashSet<&'static str>>> = LazyLock::new(Mutex::default);
+static POOL: LazyLock<Mutex<FxHashMap<&'static str, Name>>> = LazyLock::new(Mutex::default);
 
 thread_local! {
     /// Spares the lock for names that this thread has seen.
-    static SEEN: RefCell<FxHashSet<&'static str>> = RefCell::default();
+    static SEEN: RefCell<FxHashMap<&'static str, Name>> = RefCell::default();
 }
 
 impl Name {
     pub fn new(text: &str) -> Self {
         SEEN.with_borrow_mut(|seen| {
-            if let Some(&text) = seen.get(text) {
-                return Self(text);
+            if let Some(&name) = seen.get(text) {
+                return name;
             }
             let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
-            let kept = pool.get(text).copied().unwrap_or_else(|| {
-                let kept: &'static str = Box::leak(text.into());
-                pool.insert(kept);
-                kept
+            let name = pool.get(text).copied().unwrap_or_else(|| {
+                let text: &'static str = Box::leak(text.into());
+                let name = Self(Box::leak(Box::new(text)));
+                pool.insert(text, name);
+                name
             });
-            seen.insert(kept);
-            Self(kept)
+            seen.insert(name.as_str(), name);
+            name
         })
     }
 
@@ -59,31 +60,31 @@ impl Eq for Name {}
 
 impl PartialEq<str> for Name {
     fn eq(&self, other: &str) -> bool {
-        self.0 == other
+        self.as_str() == other
     }
 }
 
 impl PartialEq<&str> for Name {
     fn eq(&self, other: &&str) -> bool {
-        self.0 == *other
+        self.as_str() == *other
     }
 }
 
 impl PartialOrd for Name {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
 impl Ord for Name {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.0.cmp(other.0)
+    fn cmp(&self, other: &Self) -> Ordering {
+        if self == other { Ordering::Equal } else { self.as_str().cmp(other.as_str()) }
     }
 }
 
 impl Hash for Name {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.0.as_ptr().hash(state);
+        std::ptr::from_ref(self.0).hash(state);
     }
 }
 

@@ -3,11 +3,13 @@
 //! No I/O: files come in as text. Discovery and reading belong to the driver.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use crate::analysis::models::Mentions;
+use crate::analysis::reach;
 use crate::model::{FileId, Module};
 use crate::rust::crates::Crates;
-use crate::torch::TorchRange;
+use crate::torch::{self, TorchRange};
 
 #[derive(Debug)]
 pub struct SourceFile {
@@ -18,6 +20,21 @@ pub struct SourceFile {
     pub module: Module,
     /// Inside the paths that the user named; others are read for facts only.
     pub reported: bool,
+    /// The text speaks of torch, tch or a framework upon them.
+    pub mentions_torch: bool,
+    /// The text has a word without which no program runs on several ranks.
+    pub speaks_of_several: bool,
+    /// The attributes that it mentions, once somebody asks.
+    pub(crate) mentions: OnceLock<Mentions>,
+}
+
+impl SourceFile {
+    pub fn new(id: FileId, path: String, text: Arc<str>, module: Module, reported: bool) -> Self {
+        let mentions_torch = torch::is_mentioned(&text);
+        let speaks_of_several = reach::speaks_of_several(&text);
+        let mentions = OnceLock::new();
+        Self { id, path, text, module, reported, mentions_torch, speaks_of_several, mentions }
+    }
 }
 
 pub struct Project {
@@ -42,11 +59,29 @@ pub trait Imports: Send + Sync {
     /// The module `name` below the package or module that `parent` is.
     fn submodule(&self, parent: FileId, entry: FileId, name: &str) -> Resolution;
 
+    /// Programs whose entries stand at places that are equal in this resolve alike.
+    fn vantage(&self, entry: FileId) -> Vantage {
+        Vantage::Entry(entry)
+    }
+
+    /// The file of a module that is named in a configuration file in `folder`.
+    fn named_in_folder(&self, _folder: &str, _dotted: &str) -> Option<FileId> {
+        None
+    }
+
     /// What decides besides the files' paths: two that were made for the same files and agree in
     /// this resolve alike.
     fn beyond_paths(&self) -> Vec<String> {
         Vec::new()
     }
+}
+
+/// What of an entry decides where the imports of its program lead.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Vantage {
+    Entry(FileId),
+    /// The folder that it stands in.
+    Folder(Box<str>),
 }
 
 /// What an import path leads to.

@@ -5,6 +5,8 @@
 //! configuration. A key may hold alternatives, `torch.{sum,mean}`, and a row with `same-as`
 //! respells everything below its name too, so an alias of a module is one row.
 
+mod asked;
+
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
@@ -12,6 +14,8 @@ use rustc_hash::FxHashMap;
 use serde::Deserialize;
 
 use crate::model::Name;
+
+pub use asked::Asked;
 
 /// What a call of a name does, or what a class is. Kebab-case in the tables.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Deserialize)]
@@ -286,6 +290,9 @@ pub struct Row {
     pub same_as: Option<Name>,
     #[serde(default)]
     pub flags: Vec<Flag>,
+    /// Its place in the table.
+    #[serde(skip)]
+    index: u32,
 }
 
 impl Row {
@@ -302,7 +309,9 @@ impl Row {
 /// type: `*.backward`.
 #[derive(Debug, Default, Clone)]
 pub struct Table {
-    rows: FxHashMap<&'static str, Row>,
+    rows: Vec<Row>,
+    /// Places in `rows`.
+    by_name: FxHashMap<&'static str, u32>,
 }
 
 /// Bases and other spellings are followed this far; a circle ends there.
@@ -339,7 +348,12 @@ impl Table {
             row.returns = row.returns.filter(|class| *class != "self");
             for name in alternatives(&key) {
                 let name = Name::new(&name);
-                self.rows.insert(name.as_str(), Row { name: Some(name), ..row.clone() });
+                let index = *self.by_name.entry(name.as_str()).or_insert(self.rows.len() as u32);
+                let row = Row { name: Some(name), index, ..row.clone() };
+                match self.rows.get_mut(index as usize) {
+                    Some(old) => *old = row,
+                    None => self.rows.push(row),
+                }
             }
         }
         Ok(())
@@ -362,9 +376,13 @@ impl Table {
         })
     }
 
+    fn named(&self, name: &str) -> Option<&Row> {
+        self.by_name.get(name).map(|index| &self.rows[*index as usize])
+    }
+
     /// The row of exactly this name or of one that it, or a module above it, is the same as.
     fn row(&self, name: &str, depth: u32) -> Option<&Row> {
-        if let Some(row) = self.rows.get(name) {
+        if let Some(row) = self.named(name) {
             return match row.same_as {
                 Some(other) if depth > 0 => self.row(&other, depth - 1),
                 Some(_) => None,
@@ -374,7 +392,7 @@ impl Table {
         let mut above = name;
         while let Some((shorter, _)) = above.rsplit_once('.') {
             above = shorter;
-            if let Some(other) = self.rows.get(above).and_then(|row| row.same_as) {
+            if let Some(other) = self.named(above).and_then(|row| row.same_as) {
                 let respelled = format!("{other}{}", &name[above.len()..]);
                 return if depth > 0 { self.row(&respelled, depth - 1) } else { None };
             }
@@ -421,7 +439,7 @@ impl Table {
     }
 
     pub fn rows(&self) -> impl Iterator<Item = &Row> {
-        self.rows.values()
+        self.rows.iter()
     }
 }
 

@@ -2,6 +2,10 @@
 //!
 //! No I/O: texts come in, the driver finds and reads them.
 
+use std::sync::LazyLock;
+
+use aho_corasick::AhoCorasick;
+
 use crate::config::TorchVersion;
 
 /// The newest release that the rules know.
@@ -39,7 +43,9 @@ const WORDS: [&str; 11] = [
 /// The text speaks of torch, tch or a framework upon them. Most texts do not, and nothing can be
 /// found in a program of such texts.
 pub fn is_mentioned(text: &str) -> bool {
-    WORDS.iter().any(|word| text.contains(word))
+    static SEARCH: LazyLock<AhoCorasick> =
+        LazyLock::new(|| AhoCorasick::new(WORDS).expect("a few short words"));
+    SEARCH.is_match(text)
 }
 
 /// A file of that name may state requirements.

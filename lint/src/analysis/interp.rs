@@ -15,14 +15,15 @@ mod share;
 mod statement;
 mod store;
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use indexmap::IndexMap;
+use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 
 use super::event::{ArgumentValue, Event, EventId, EventKind, LoopId, Modes, Node, PathId, Tree};
 use super::term::{ClassRef, FrameId, FunctionRef, ObjectId, Term, TermKind, Terms};
 use super::value::Value;
 use crate::model::{Expr, FileId, Function, Impl, Name, Site, Span, Stmt, WithItem};
 use crate::project::Project;
-use crate::table::{Role, Row, Table};
+use crate::table::{Asked, Role, Row, Table};
 
 pub(super) use call::is_forward;
 pub(super) use store::Key;
@@ -73,6 +74,8 @@ pub struct Frame {
     pub class: Option<ClassRef>,
     closure: Option<FrameId>,
     class_body: Option<Term>,
+    /// Functions that see its variables were made in it.
+    is_captured: bool,
     outer_names: Vec<Name>,
     exits: Vec<ReturnExit>,
     path_base: usize,
@@ -81,7 +84,7 @@ pub struct Frame {
     loop_exits: Vec<LoopExits>,
 }
 
-type Writes = FxHashMap<Key, Value>;
+type Writes = IndexMap<Key, Value, FxBuildHasher>;
 
 #[derive(Clone, Debug)]
 struct ReturnExit {
@@ -144,7 +147,7 @@ const STACK_SEGMENT: usize = 4 * 1024 * 1024;
 
 pub(super) struct Interpreter<'p> {
     pub project: &'p Project,
-    pub table: &'p Table,
+    pub table: Asked<'p>,
     /// The file that is the program's entry: imports resolve against its folder.
     pub entry: FileId,
     pub terms: Terms,
@@ -210,7 +213,7 @@ impl<'p> Interpreter<'p> {
         let root = PathNode { parent: None, condition: terms.yes, site: start, frame: FrameId(0) };
         let mut new = Self {
             project,
-            table,
+            table: Asked::new(table),
             entry,
             falls: terms.yes,
             terms,

@@ -12,6 +12,7 @@ use crate::model::{
     Expr, ExprKind, FileId, FormatPiece, FunctionIndex, Literal, Module, Name, Part, Site, Span,
     Stmt, StmtKind,
 };
+use crate::project::{Project, SourceFile};
 use crate::table::{Flag, Role};
 
 /// How a function is used by the program, the most telling use.
@@ -86,23 +87,64 @@ pub struct Dynamic {
     pub class: Option<ClassRef>,
 }
 
+/// The attributes that the text of a file mentions, in its order.
+#[derive(Debug, Default)]
+pub struct Mentions {
+    known: Vec<Mention>,
+    dynamic: Vec<Dynamic>,
+}
+
+impl Mentions {
+    fn of(file: &SourceFile) -> Self {
+        let mut mentions = Self::default();
+        Walk::of(file.id, &file.module, &mut mentions).block(&file.module.body);
+        mentions
+    }
+}
+
 /// What the questions below look up.
 #[derive(Debug, Default)]
 pub struct Index {
-    pub mentions: Vec<Mention>,
-    pub dynamic: Vec<Dynamic>,
+    /// Those that the program reaches.
+    files: Vec<FileId>,
     ran: FxHashMap<FunctionRef, RanIn>,
     /// What is stored on each object, by event: attributes and added modules.
     stores: FxHashMap<Term, Vec<EventId>>,
 }
 
+/// The attributes that the files of a program mention.
+#[derive(Clone, Copy)]
+pub struct Models<'a> {
+    files: &'a [FileId],
+    project: &'a Project,
+}
+
+impl<'a> Models<'a> {
+    fn texts(self) -> impl Iterator<Item = &'a Mentions> {
+        let file = |id: &FileId| self.project.file(*id);
+        // The same for all programs.
+        self.files.iter().map(file).map(|file| file.mentions.get_or_init(|| Mentions::of(file)))
+    }
+
+    pub fn mentions(self) -> impl Iterator<Item = &'a Mention> {
+        self.texts().flat_map(|text| &text.known)
+    }
+
+    pub fn dynamic(self) -> impl Iterator<Item = &'a Dynamic> {
+        self.texts().flat_map(|text| &text.dynamic)
+    }
+}
+
 impl Program<'_> {
-    pub fn models(&self) -> &Index {
+    pub fn models(&self) -> Models<'_> {
+        Models { files: &self.index().files, project: self.project() }
+    }
+
+    fn index(&self) -> &Index {
         self.models.get_or_init(|| {
             let mut index = Index::default();
-            for file in self.project().files.iter().filter(|f| self.reaches(f.id)) {
-                Walk::of(file.id, &file.module, &mut index).block(&file.module.body);
-            }
+            let files = self.project().files.iter().map(|file| file.id);
+            index.files = files.filter(|&file| self.reaches(file)).collect();
             index.ran = self.functions_ran();
             for event in self.events() {
                 let holder = match &event.kind {
@@ -144,12 +186,12 @@ impl Program<'_> {
 
     /// How the program uses a function.
     pub fn ran_in(&self, function: FunctionRef) -> RanIn {
-        self.models().ran.get(&function).copied().unwrap_or(RanIn::Orphan)
+        self.index().ran.get(&function).copied().unwrap_or(RanIn::Orphan)
     }
 
     /// What is stored on a module under names, or added to it, in order.
     pub fn stored_on(&self, module: Term) -> &[EventId] {
-        self.models().stores.get(&module).map(Vec::as_slice).unwrap_or_default()
+        self.index().stores.get(&module).map(Vec::as_slice).unwrap_or_default()
     }
 
     /// The class and its bases in the project, nearest first.
@@ -301,7 +343,7 @@ impl Program<'_> {
 struct Walk<'p, 'i> {
     file: FileId,
     module: &'p Module,
-    index: &'i mut Index,
+    mentions: &'i mut Mentions,
     function: Option<FunctionRef>,
     method: Option<FunctionRef>,
     class: Option<ClassRef>,
@@ -310,10 +352,10 @@ struct Walk<'p, 'i> {
 }
 
 impl<'p, 'i> Walk<'p, 'i> {
-    fn of(file: FileId, module: &'p Module, index: &'i mut Index) -> Self {
+    fn of(file: FileId, module: &'p Module, mentions: &'i mut Mentions) -> Self {
         let (function, method, class) = (None, None, None);
         let (around, tests) = (Vec::new(), Vec::new());
-        Self { file, module, index, function, method, class, around, tests }
+        Self { file, module, mentions, function, method, class, around, tests }
     }
 
     fn block(&mut self, body: &'p [Stmt]) {
@@ -421,7 +463,7 @@ impl<'p, 'i> Walk<'p, 'i> {
         let mut next = || around.next().map(|(inner, outer)| around_of(inner, outer));
         let around = [next(), next()];
         let of_inner = matches!(&of.kind, ExprKind::Attribute { name, .. } if &**name == "module");
-        self.index.mentions.push(Mention {
+        self.mentions.known.push(Mention {
             name,
             site: Site { file: self.file, span: expr.span },
             around,
@@ -442,7 +484,7 @@ impl<'p, 'i> Walk<'p, 'i> {
 
     fn dynamic(&mut self, of: &'p Expr, prefix: Name) {
         let (method, class) = (self.method, self.class);
-        self.index.dynamic.push(Dynamic { prefix, of_self: is_self(of), method, class });
+        self.mentions.dynamic.push(Dynamic { prefix, of_self: is_self(of), method, class });
     }
 }
 

@@ -106,6 +106,9 @@ const STACK: usize = 64 * 1024 * 1024;
 impl Program<'_> {
     /// Where classes of ranks part ways, in the entry's run and in code nobody calls.
     pub fn divergences(&self) -> Vec<Divergence> {
+        if !self.events().iter().any(|event| event.call().is_some_and(run::may_be_together)) {
+            return Vec::new();
+        }
         stacker::grow(STACK, || {
             let mut found = Vec::new();
             let orphans = self.orphan_trees().iter().map(|(_, tree)| tree);

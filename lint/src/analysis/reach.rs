@@ -1,12 +1,15 @@
 //! Which files each program reaches by import, and which program answers for the code that
 //! none of them is seen to call. Found without running anything.
 
+use std::sync::LazyLock;
+
+use aho_corasick::AhoCorasick;
 use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Entry;
 use crate::model::{Arm, FileId, Handler, Import, Imported, Module, Name, Stmt, StmtKind};
-use crate::project::{Project, Resolution};
+use crate::project::{Project, Resolution, SourceFile, Vantage};
 use crate::rust::crates::mentions_tch;
 
 /// An entry with what it reaches.
@@ -50,20 +53,22 @@ const WORDS: &[&str] = &[
 /// The programs of a project, each with its files. Every reached file has one owner: a
 /// program that is parallel, if any reaches it.
 pub fn plan(project: &Project, entries: &[Entry]) -> Vec<Planned> {
-    let imports: Vec<Vec<&Import>> =
-        project.files.par_iter().map(|file| imports_of(&file.module)).collect();
-    let parallel: Vec<bool> =
-        project.files.par_iter().map(|file| speaks_of_several(&file.text)).collect();
-    let mut planned: Vec<Planned> = entries
-        .par_iter()
-        .map(|&entry| {
-            let files = reached(project, &imports, entry);
-            // What no reported file is part of has nothing to tell.
-            let is_asked = files.iter().any(|&f| project.file(f).reported);
-            let is_parallel = is_asked && files.iter().any(|f| parallel[f.0 as usize]);
-            Planned { entry, files, owned: FxHashSet::default(), is_parallel }
+    let imports: Vec<Vec<Target>> =
+        project.files.par_iter().map(|file| targets_of(&file.module)).collect();
+    let mut by_vantage: FxHashMap<Option<Vantage>, Vec<usize>> = FxHashMap::default();
+    for (index, entry) in entries.iter().enumerate() {
+        let vantage = entry.file.map(|file| project.imports.vantage(file));
+        by_vantage.entry(vantage).or_default().push(index);
+    }
+    let groups: Vec<Vec<usize>> = by_vantage.into_values().collect();
+    let planned: Vec<(usize, Planned)> = groups
+        .into_par_iter()
+        .flat_map_iter(|group| {
+            let mut edges = Edges { project, imports: &imports, known: FxHashMap::default() };
+            group.into_iter().map(move |index| (index, edges.plan(entries[index])))
         })
         .collect();
+    let mut planned = in_order(planned);
     let mut owner: FxHashMap<FileId, usize> = FxHashMap::default();
     for wanted in [true, false] {
         for (index, program) in planned.iter().enumerate() {
@@ -89,30 +94,80 @@ pub fn plan(project: &Project, entries: &[Entry]) -> Vec<Planned> {
 /// The text has a word without which no program wraps a model or runs on several ranks.
 pub fn speaks_of_several(text: &str) -> bool {
     // How tch registers variables matters in one process, too.
-    WORDS.iter().any(|word| text.contains(word)) || mentions_tch(text)
+    static SEARCH: LazyLock<AhoCorasick> =
+        LazyLock::new(|| AhoCorasick::new(WORDS).expect("a few short words"));
+    SEARCH.is_match(text) || mentions_tch(text)
 }
 
-fn reached(project: &Project, imports: &[Vec<&Import>], entry: Entry) -> FxHashSet<FileId> {
-    let Some(first) = entry.file else {
-        let of_language = |f: &&crate::project::SourceFile| f.module.language == entry.language;
-        return project.files.iter().filter(of_language).map(|f| f.id).collect();
-    };
-    let mut files = FxHashSet::default();
-    let mut queue = vec![first];
-    while let Some(file) = queue.pop() {
-        if !files.insert(file) {
-            continue;
+fn in_order(mut planned: Vec<(usize, Planned)>) -> Vec<Planned> {
+    planned.sort_unstable_by_key(|(index, _)| *index);
+    planned.into_iter().map(|(_, planned)| planned).collect()
+}
+
+/// Leading dots and dotted path of a module that an import may lead to.
+type Target = (u32, Name);
+
+/// Where the imports of each file lead in programs of one vantage, as far as somebody asked.
+struct Edges<'a> {
+    project: &'a Project,
+    /// By file id.
+    imports: &'a [Vec<Target>],
+    known: FxHashMap<FileId, Vec<FileId>>,
+}
+
+impl Edges<'_> {
+    fn plan(&mut self, entry: Entry) -> Planned {
+        let files = self.reached(entry);
+        let file = |id: &FileId| self.project.file(*id);
+        // What no reported file is part of has nothing to tell.
+        let is_asked = files.iter().any(|id| file(id).reported);
+        let is_parallel = is_asked && files.iter().any(|id| file(id).speaks_of_several);
+        Planned { entry, files, owned: FxHashSet::default(), is_parallel }
+    }
+
+    fn reached(&mut self, entry: Entry) -> FxHashSet<FileId> {
+        let Some(first) = entry.file else {
+            let of_language = |f: &&SourceFile| f.module.language == entry.language;
+            return self.project.files.iter().filter(of_language).map(|f| f.id).collect();
+        };
+        let mut files = FxHashSet::default();
+        let mut queue = vec![first];
+        while let Some(file) = queue.pop() {
+            if files.insert(file) {
+                queue.extend(self.from(file, first));
+            }
         }
-        for import in &imports[file.0 as usize] {
-            for dotted in targets(import) {
-                let found = project.imports.resolve(file, first, import.level, &dotted);
-                if let Resolution::File(found) = found {
-                    queue.push(found);
+        files
+    }
+
+    fn from(&mut self, file: FileId, entry: FileId) -> &[FileId] {
+        self.known.entry(file).or_insert_with(|| {
+            let resolved = self.imports[file.0 as usize].iter().filter_map(|(level, dotted)| {
+                match self.project.imports.resolve(file, entry, *level, dotted) {
+                    Resolution::File(found) => Some(found),
+                    Resolution::Package | Resolution::External => None,
                 }
+            });
+            let mut found: Vec<FileId> = resolved.collect();
+            found.sort_unstable();
+            found.dedup();
+            found
+        })
+    }
+}
+
+/// The modules that the imports of a module may lead to, each once.
+fn targets_of(module: &Module) -> Vec<Target> {
+    let mut met = FxHashSet::default();
+    let mut targets = Vec::new();
+    for import in imports_of(module) {
+        for dotted in self::targets(import) {
+            if met.insert((import.level, dotted)) {
+                targets.push((import.level, dotted));
             }
         }
     }
-    files
+    targets
 }
 
 /// The modules that an import may lead to.

@@ -3,7 +3,11 @@
 //!
 //! A term can be evaluated for a sample rank: that is how guards are recognised.
 
-use rustc_hash::FxHashMap;
+use std::cell::RefCell;
+use std::hash::{Hash, Hasher};
+
+use hashbrown::HashTable;
+use rustc_hash::{FxHashMap, FxHasher};
 use smallvec::SmallVec;
 
 use super::event::EventId;
@@ -157,10 +161,17 @@ struct Facts {
     origins: Origins,
     /// Number of terms it is written with, shared parts counted again.
     size: u32,
+    /// The change of any term's facts that last made these grow.
+    changed: u32,
+    /// The last change that was looked at for growth.
+    refreshed: u32,
 }
 
 /// Conditions larger than this are not looked into: they count as unknown.
 const SIZE_MAX: u32 = 400;
+
+/// Terms nested deeper than this are not evaluated.
+const EVALUATED_DEPTH_MAX: u32 = 64;
 
 /// A rank of some run for which conditions are evaluated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -198,18 +209,27 @@ pub const SAMPLES: [Sample; 4] = [
 pub struct Terms {
     kinds: Vec<TermKind>,
     facts: Vec<Facts>,
-    ids: FxHashMap<TermKind, Term>,
+    ids: HashTable<Term>,
+    /// How often facts of a term grew that was there before.
+    changes: u32,
+    /// What the sample ranks make of terms, as far as somebody asked.
+    evaluated: RefCell<FxHashMap<Term, Evaluated>>,
     pub yes: Term,
     pub no: Term,
     pub none: Term,
 }
+
+/// By sample: whether it is known yet, and what it is.
+type Evaluated = [Option<Option<Const>>; SAMPLES.len()];
 
 impl Default for Terms {
     fn default() -> Self {
         let mut terms = Self {
             kinds: Vec::new(),
             facts: Vec::new(),
-            ids: FxHashMap::default(),
+            ids: HashTable::new(),
+            changes: 0,
+            evaluated: RefCell::default(),
             yes: Term(0),
             no: Term(1),
             none: Term(2),
@@ -246,25 +266,15 @@ impl Terms {
 
     /// The term of this kind, if there is one.
     pub fn find(&self, kind: &TermKind) -> Option<Term> {
-        self.ids.get(kind).copied()
+        self.ids.find(hash_of(kind), |term| *self.kind(*term) == *kind).copied()
     }
 
     pub fn make(&mut self, kind: TermKind) -> Term {
-        let known = self.ids.get(&kind).copied();
-        let is_composed = !matches!(
-            kind,
-            TermKind::Const(_) | TermKind::Outside(_) | TermKind::Object(_) | TermKind::Module(_)
-        );
-        match known {
-            // What it is made of may have come to depend on more since.
-            Some(term) if is_composed => {
-                let new = self.facts_of(&kind);
-                let facts = &mut self.facts[term.0 as usize];
-                facts.taint = facts.taint.with(new.taint);
-                merge(&mut facts.origins, &new.origins);
+        match self.find(&kind) {
+            Some(term) => {
+                self.refresh(term);
                 term
             }
-            Some(term) => term,
             None => {
                 let facts = self.facts_of(&kind);
                 self.insert(kind, facts)
@@ -272,11 +282,42 @@ impl Terms {
         }
     }
 
-    fn insert(&mut self, kind: TermKind, facts: Facts) -> Term {
+    /// What a term is made of may have come to depend on more since it was made.
+    fn refresh(&mut self, term: Term) {
+        let since = self.facts[term.0 as usize].refreshed;
+        if since == self.changes {
+            return;
+        }
+        let mut is_stale = false;
+        each_part(&self.kinds[term.0 as usize], |part| {
+            is_stale |= self.facts[part.0 as usize].changed > since;
+        });
+        if is_stale {
+            let new = self.facts_of(&self.kinds[term.0 as usize]);
+            self.grow(term, new.taint, &new.origins);
+        }
+        self.facts[term.0 as usize].refreshed = self.changes;
+    }
+
+    fn grow(&mut self, term: Term, taint: Taint, origins: &[EventId]) {
+        let facts = &mut self.facts[term.0 as usize];
+        let (old_taint, n_old) = (facts.taint, facts.origins.len());
+        facts.taint = facts.taint.with(taint);
+        merge(&mut facts.origins, origins);
+        if facts.taint != old_taint || facts.origins.len() != n_old {
+            self.changes += 1;
+            facts.changed = self.changes;
+        }
+    }
+
+    fn insert(&mut self, kind: TermKind, mut facts: Facts) -> Term {
         let term = Term(self.kinds.len() as u32);
-        self.ids.insert(kind.clone(), term);
+        let hash = hash_of(&kind);
+        facts.refreshed = self.changes;
         self.kinds.push(kind);
         self.facts.push(facts);
+        let kinds = &self.kinds;
+        self.ids.insert_unique(hash, term, |term| hash_of(&kinds[term.0 as usize]));
         term
     }
 
@@ -284,50 +325,35 @@ impl Terms {
     /// its facts grow when it is made again.
     pub fn opaque(&mut self, site: Site, instance: u32, taint: Taint, origins: &[EventId]) -> Term {
         let kind = TermKind::Opaque { site, instance };
-        let term = match self.ids.get(&kind) {
-            Some(&term) => term,
-            None => self.insert(kind, Facts::default()),
-        };
-        let facts = &mut self.facts[term.0 as usize];
-        facts.taint = facts.taint.with(taint);
-        merge(&mut facts.origins, origins);
-        term
+        match self.find(&kind) {
+            Some(term) => {
+                self.grow(term, taint, origins);
+                term
+            }
+            None => {
+                let mut facts = Facts { taint, ..Facts::default() };
+                merge(&mut facts.origins, origins);
+                self.insert(kind, facts)
+            }
+        }
     }
 
     fn facts_of(&self, kind: &TermKind) -> Facts {
         let mut facts = Facts { size: 1, ..Facts::default() };
-        let mut add = |terms: &[Term]| {
-            for &term in terms {
-                let of = &self.facts[term.0 as usize];
-                facts.taint = facts.taint.with(of.taint);
-                merge(&mut facts.origins, &of.origins);
-                facts.size = facts.size.saturating_add(of.size);
-            }
-        };
+        each_part(kind, |part| {
+            let of = &self.facts[part.0 as usize];
+            facts.taint = facts.taint.with(of.taint);
+            merge(&mut facts.origins, &of.origins);
+            facts.size = facts.size.saturating_add(of.size);
+        });
         match kind {
             TermKind::Rank(RankKind::Rank | RankKind::LocalRank | RankKind::NodeRank)
             | TermKind::SpawnIndex => facts.taint = Taint::RANK,
-            TermKind::Method { receiver, .. } => add(&[*receiver]),
-            TermKind::Attribute(of, name) => {
-                add(&[*of]);
-                if rank_by_name(name).is_some_and(RankKind::differs) {
-                    facts.taint = facts.taint.with(Taint::RANK);
-                }
-            }
-            TermKind::Parameter { name, .. }
+            TermKind::Attribute(_, name) | TermKind::Parameter { name, .. }
                 if rank_by_name(name).is_some_and(RankKind::differs) =>
             {
-                facts.taint = Taint::RANK;
+                facts.taint = facts.taint.with(Taint::RANK);
             }
-            TermKind::Negative(of) | TermKind::Not(of) => add(&[*of]),
-            TermKind::Item(a, b) | TermKind::Binary(_, a, b) | TermKind::Compare(_, a, b) => {
-                add(&[*a, *b]);
-            }
-            TermKind::Apply(_, parts)
-            | TermKind::And(parts)
-            | TermKind::Or(parts)
-            | TermKind::Tuple(parts)
-            | TermKind::Text(parts) => add(parts),
             _ => {}
         }
         facts
@@ -416,9 +442,25 @@ impl Terms {
         match flat.as_slice() {
             [] => self.bool(all),
             [one] => *one,
-            _ if all => self.make(TermKind::And(flat.into_vec().into())),
-            _ => self.make(TermKind::Or(flat.into_vec().into())),
+            parts => {
+                if let Some(known) = self.find_join(all, parts) {
+                    self.refresh(known);
+                    return known;
+                }
+                let parts = parts.into();
+                self.make(if all { TermKind::And(parts) } else { TermKind::Or(parts) })
+            }
         }
+    }
+
+    /// The conjunction (or disjunction) of these parts, if it was made before.
+    fn find_join(&self, all: bool, parts: &[Term]) -> Option<Term> {
+        let is_it = |term: &Term| match self.kind(*term) {
+            TermKind::And(of) => all && **of == *parts,
+            TermKind::Or(of) => !all && **of == *parts,
+            _ => false,
+        };
+        self.ids.find(hash_of_join(all, parts), is_it).copied()
     }
 
     pub fn compare(&mut self, op: CompareOp, left: Term, right: Term) -> Term {
@@ -490,7 +532,19 @@ impl Terms {
 
     /// The term's value on a sample rank of a distributed run, if the text settles it.
     pub fn evaluate(&self, term: Term, sample: Sample) -> Option<Const> {
-        self.evaluate_with(term, sample, &|_| None, 64)
+        let evaluate = || self.evaluate_with(term, sample, &|_| None, EVALUATED_DEPTH_MAX);
+        if let TermKind::Const(value) = self.kind(term) {
+            return Some(*value);
+        }
+        let Some(index) = SAMPLES.iter().position(|known| *known == sample) else {
+            return evaluate();
+        };
+        let known = self.evaluated.borrow().get(&term).and_then(|by_sample| by_sample[index]);
+        known.unwrap_or_else(|| {
+            let value = evaluate();
+            self.evaluated.borrow_mut().entry(term).or_default()[index] = Some(value);
+            value
+        })
     }
 
     /// As `evaluate`, with the values of further terms known.
@@ -614,24 +668,31 @@ impl RankKind {
 /// What a parameter or attribute of this name holds in distributed code, where nothing else
 /// tells (names counted over 42 repositories).
 pub fn rank_by_name(name: &str) -> Option<RankKind> {
-    Some(match name.trim_start_matches('_').to_ascii_lowercase().as_str() {
-        "rank" | "global_rank" | "ddp_rank" | "dist_rank" | "distributed_rank" | "world_rank" => {
-            RankKind::Rank
-        }
-        "local_rank" | "ddp_local_rank" | "gpu" | "gpu_id" | "proc_id" => RankKind::LocalRank,
-        "node_rank" | "machine_rank" => RankKind::NodeRank,
-        "world_size"
-        | "ddp_world_size"
-        | "distributed_world_size"
-        | "num_replicas"
-        | "nranks"
-        | "n_ranks" => RankKind::WorldSize,
-        "ngpus_per_node" | "n_gpus_per_node" | "local_world_size" | "nproc_per_node" => {
+    let name = name.trim_start_matches('_').as_bytes();
+    let mut lower = [0; RANK_NAME_BYTES_MAX];
+    let lower = lower.get_mut(..name.len())?;
+    lower.copy_from_slice(name);
+    lower.make_ascii_lowercase();
+    Some(match &*lower {
+        b"rank" | b"global_rank" | b"ddp_rank" | b"dist_rank" | b"distributed_rank"
+        | b"world_rank" => RankKind::Rank,
+        b"local_rank" | b"ddp_local_rank" | b"gpu" | b"gpu_id" | b"proc_id" => RankKind::LocalRank,
+        b"node_rank" | b"machine_rank" => RankKind::NodeRank,
+        b"world_size"
+        | b"ddp_world_size"
+        | b"distributed_world_size"
+        | b"num_replicas"
+        | b"nranks"
+        | b"n_ranks" => RankKind::WorldSize,
+        b"ngpus_per_node" | b"n_gpus_per_node" | b"local_world_size" | b"nproc_per_node" => {
             RankKind::LocalWorldSize
         }
         _ => return None,
     })
 }
+
+/// The longest of the names above.
+const RANK_NAME_BYTES_MAX: usize = "distributed_world_size".len();
 
 fn value_by_name(name: &str, sample: Sample) -> Option<Const> {
     if let Some(kind) = rank_by_name(name) {
@@ -747,7 +808,49 @@ fn arithmetic(op: BinaryOp, left: Const, right: Const) -> Option<Const> {
     Some(Const::Float(Bits(value.to_bits())))
 }
 
+/// Visits the terms that a term depends on.
+fn each_part(kind: &TermKind, mut visit: impl FnMut(Term)) {
+    match kind {
+        TermKind::Method { receiver: of, .. }
+        | TermKind::Attribute(of, _)
+        | TermKind::Negative(of)
+        | TermKind::Not(of) => visit(*of),
+        TermKind::Item(a, b) | TermKind::Binary(_, a, b) | TermKind::Compare(_, a, b) => {
+            visit(*a);
+            visit(*b);
+        }
+        TermKind::Apply(_, parts)
+        | TermKind::And(parts)
+        | TermKind::Or(parts)
+        | TermKind::Tuple(parts)
+        | TermKind::Text(parts) => parts.iter().copied().for_each(visit),
+        _ => {}
+    }
+}
+
+fn hash_of(kind: &TermKind) -> u64 {
+    match kind {
+        TermKind::And(parts) => hash_of_join(true, parts),
+        TermKind::Or(parts) => hash_of_join(false, parts),
+        _ => {
+            let mut hasher = FxHasher::default();
+            kind.hash(&mut hasher);
+            hasher.finish()
+        }
+    }
+}
+
+fn hash_of_join(all: bool, parts: &[Term]) -> u64 {
+    let mut hasher = FxHasher::default();
+    (all, parts).hash(&mut hasher);
+    hasher.finish()
+}
+
 fn merge(into: &mut Origins, from: &[EventId]) {
+    if into.is_empty() && from.len() <= ORIGINS_MAX && from.is_sorted_by(|a, b| a < b) {
+        into.extend_from_slice(from);
+        return;
+    }
     for &event in from {
         if let Err(at) = into.binary_search(&event)
             && into.len() < ORIGINS_MAX

@@ -17,7 +17,7 @@ pub const ALTERNATIVES_MAX: usize = 6;
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Value {
-    pub alternatives: SmallVec<[Alternative; 1]>,
+    pub alternatives: SmallVec<[Alternative; 2]>,
 }
 
 impl Value {

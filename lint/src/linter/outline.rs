@@ -28,7 +28,7 @@ impl Outline {
     pub(super) fn of(file: &SourceFile) -> Self {
         Self {
             imports: reach::imports_of(&file.module).into_iter().cloned().collect(),
-            speaks_of_several: reach::speaks_of_several(&file.text),
+            speaks_of_several: file.speaks_of_several,
             own: match file.module.language {
                 Language::Python => OfLanguage::Python {
                     start: python::start(file),

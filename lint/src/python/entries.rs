@@ -1,11 +1,11 @@
 //! Which Python files of a project start a program.
 
+use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::modules::Modules;
 use super::walk::{self, Node};
 use crate::model::{
-    Argument, Expr, ExprKind, FileId, Import, Imported, Language, Name, Stmt, StmtKind,
+    Argument, Expr, ExprKind, FileId, Import, Imported, Language, Module, Name, Stmt, StmtKind,
 };
 use crate::project::{Imports, Project, Resolution, SourceFile};
 
@@ -31,10 +31,12 @@ const WORK: [&str; 13] = [
 /// that nothing imports and that work at their top level, `__main__.py`, notebooks, targets of
 /// `mp.spawn`, and the console scripts of `pyproject.toml`, `setup.cfg` and `setup.py`.
 pub fn entries(project: &Project) -> Vec<FileId> {
-    let modules = Modules::new(&project.files);
-    let python = || project.files.iter().filter(|file| file.module.language == Language::Python);
-    let imported = imported(&modules, python());
-    let mut found: FxHashSet<FileId> = python()
+    let modules = &*project.imports;
+    let python: Vec<&SourceFile> =
+        project.files.iter().filter(|file| file.module.language == Language::Python).collect();
+    let imported = imported(modules, &python);
+    let mut found: FxHashSet<FileId> = python
+        .par_iter()
         .filter(|file| {
             file.module.has_main
                 || file.path.rsplit('.').next() == Some("ipynb")
@@ -43,10 +45,10 @@ pub fn entries(project: &Project) -> Vec<FileId> {
         })
         .map(|file| file.id)
         .collect();
-    for file in python() {
-        found.extend(spawned(&modules, file));
+    for file in &python {
+        found.extend(spawned(modules, file));
     }
-    let setups = python().map(|file| (&*file.path, &*file.text));
+    let setups = python.iter().map(|file| (&*file.path, &*file.text));
     let manifests = project.manifests.iter().map(|(path, text)| (&**path, &**text));
     for (path, text) in manifests.chain(setups) {
         found.extend(super::config::scripts(path, text).iter().filter_map(|script| {
@@ -82,33 +84,31 @@ pub fn start(file: &SourceFile) -> Start {
 }
 
 /// Files that another file imports.
-fn imported<'p>(
-    modules: &Modules,
-    files: impl Iterator<Item = &'p SourceFile>,
-) -> FxHashSet<FileId> {
-    let mut imported = FxHashSet::default();
-    for file in files {
-        for import in walk::imports(&file.module) {
-            let mut dotted = import.module.to_string();
-            let mut add = |dotted: &str| {
-                let found = modules.resolve(file.id, file.id, import.level, dotted);
-                if let Resolution::File(found) = found
-                    && found != file.id
-                {
-                    imported.insert(found);
-                }
-            };
-            add(&dotted);
-            if let Imported::Member(member) = import.what {
-                if !dotted.is_empty() {
-                    dotted.push('.');
-                }
-                dotted.push_str(&member);
-                add(&dotted);
+fn imported(modules: &dyn Imports, files: &[&SourceFile]) -> FxHashSet<FileId> {
+    let by_file = files.par_iter().flat_map_iter(|file| {
+        let resolve = |(level, dotted): (u32, Name)| {
+            match modules.resolve(file.id, file.id, level, &dotted) {
+                Resolution::File(found) if found != file.id => Some(found),
+                _ => None,
             }
+        };
+        targets(&file.module).into_iter().filter_map(resolve)
+    });
+    by_file.collect()
+}
+
+/// The modules and members that a file imports, each once.
+fn targets(module: &Module) -> FxHashSet<(u32, Name)> {
+    let mut targets = FxHashSet::default();
+    for import in walk::imports(module) {
+        targets.insert((import.level, import.module));
+        if let Imported::Member(member) = import.what {
+            let dot = if import.module.is_empty() { "" } else { "." };
+            let below = Name::new(&format!("{}{dot}{member}", import.module));
+            targets.insert((import.level, below));
         }
     }
-    imported
+    targets
 }
 
 /// Names of the functions that the top level of a file defines.
@@ -149,7 +149,7 @@ fn works_at_top(file: &SourceFile) -> bool {
 }
 
 /// Files whose functions this file hands to `mp.spawn`.
-fn spawned(modules: &Modules, file: &SourceFile) -> Vec<FileId> {
+fn spawned(modules: &dyn Imports, file: &SourceFile) -> Vec<FileId> {
     let mut found = Vec::new();
     visit_spawned(file, |target, bindings| found.extend(file_of(modules, file, target, bindings)));
     found
@@ -205,7 +205,7 @@ fn target(arguments: &[Argument]) -> Option<&Expr> {
 
 /// The file that defines a function, as far as one import leads.
 fn file_of(
-    modules: &Modules,
+    modules: &dyn Imports,
     file: &SourceFile,
     function: &Expr,
     bindings: &FxHashMap<Name, &Import>,
@@ -234,19 +234,15 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
-    use crate::python::lower;
+    use crate::python::{Modules, lower};
     use crate::torch::TorchRange;
 
     fn check(files: &[(&str, &str)], manifests: &[(&str, &str)], expected: &[&str]) {
         let files: Vec<SourceFile> = files
             .iter()
             .zip(0..)
-            .map(|((path, text), id)| SourceFile {
-                id: FileId(id),
-                path: (*path).to_owned(),
-                text: (*text).into(),
-                module: lower(text),
-                reported: true,
+            .map(|((path, text), id)| {
+                SourceFile::new(FileId(id), (*path).to_owned(), (*text).into(), lower(text), true)
             })
             .collect();
         let imports = Box::new(Modules::new(&files));

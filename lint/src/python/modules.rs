@@ -6,12 +6,13 @@
 
 pub mod search_path;
 
+use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::known::{Known, known};
 use super::walk;
 use crate::model::{FileId, Language};
-use crate::project::{Imports, Resolution, SourceFile};
+use crate::project::{Imports, Resolution, SourceFile, Vantage};
 
 /// Folders below the root that hold packages without being one.
 const SOURCE_FOLDERS: [&str; 3] = ["src", "lib", "python"];
@@ -114,19 +115,24 @@ impl Modules {
     /// A folder `paddle` of code for Paddle is not Paddle: most of what is imported from a
     /// well-known package is not in it.
     fn find_namesakes(&mut self, files: &[SourceFile]) {
-        let mut counts: FxHashMap<&str, (usize, usize)> = FxHashMap::default();
-        let python = files.iter().filter(|file| file.module.language == Language::Python);
-        for file in python {
-            for import in walk::imports(&file.module) {
+        let python = files.par_iter().filter(|file| file.module.language == Language::Python);
+        let met = python.flat_map_iter(|file| {
+            let imports = walk::imports(&file.module).into_iter();
+            imports.filter_map(|import| {
                 let module = import.module.as_str();
-                let is_package = || known(first(module)) == Known::Package;
-                if import.level == 0 && module.contains('.') && is_package() {
-                    let found = self.resolve(file.id, file.id, 0, module);
-                    let (inside, outside) = counts.entry(first(module)).or_default();
-                    *inside += usize::from(found != Resolution::External);
-                    *outside += usize::from(found == Resolution::External);
-                }
-            }
+                let asked = import.level == 0
+                    && module.contains('.')
+                    && self.names.contains(first(module))
+                    && known(first(module)) == Known::Package;
+                asked.then(|| (first(module), self.resolve(file.id, file.id, 0, module)))
+            })
+        });
+        let met: Vec<(&str, Resolution)> = met.collect();
+        let mut counts: FxHashMap<&str, (usize, usize)> = FxHashMap::default();
+        for (package, found) in met {
+            let (inside, outside) = counts.entry(package).or_default();
+            *inside += usize::from(found != Resolution::External);
+            *outside += usize::from(found == Resolution::External);
         }
         let namesakes = counts.into_iter().filter(|(_, (inside, outside))| inside < outside);
         self.namesakes = namesakes.map(|(name, _)| name.into()).collect();
@@ -157,22 +163,6 @@ impl Modules {
             Resolution::File(file) => Some(Resolution::File(file)),
             Resolution::Package | Resolution::External => None,
         }
-    }
-
-    /// The file of a module that is named in a configuration file in `folder`.
-    pub(super) fn named_in_folder(&self, folder: &str, dotted: &str) -> Option<FileId> {
-        let file = |found| match found {
-            Resolution::File(file) => Some(file),
-            Resolution::Package | Resolution::External => None,
-        };
-        let roots = SOURCE_FOLDERS.iter().map(|source| match folder {
-            "" => (*source).to_owned(),
-            _ => format!("{folder}/{source}"),
-        });
-        std::iter::once(folder.to_owned())
-            .chain(roots)
-            .chain(self.holders.get(first(dotted)).into_iter().flatten().map(ToString::to_string))
-            .find_map(|root| file(self.below(&root, dotted)))
     }
 
     fn relative(&self, from: FileId, level: u32, dotted: &str) -> Resolution {
@@ -300,6 +290,25 @@ impl Imports for Modules {
         }
     }
 
+    fn vantage(&self, entry: FileId) -> Vantage {
+        Vantage::Folder(self.folder(entry).into())
+    }
+
+    fn named_in_folder(&self, folder: &str, dotted: &str) -> Option<FileId> {
+        let file = |found| match found {
+            Resolution::File(file) => Some(file),
+            Resolution::Package | Resolution::External => None,
+        };
+        let roots = SOURCE_FOLDERS.iter().map(|source| match folder {
+            "" => (*source).to_owned(),
+            _ => format!("{folder}/{source}"),
+        });
+        std::iter::once(folder.to_owned())
+            .chain(roots)
+            .chain(self.holders.get(first(dotted)).into_iter().flatten().map(ToString::to_string))
+            .find_map(|root| file(self.below(&root, dotted)))
+    }
+
     fn beyond_paths(&self) -> Vec<String> {
         let searched = self.search_path.iter().map(|folder| format!("search {folder}"));
         let mut namesakes: Vec<_> = self.namesakes.iter().map(|n| format!("not {n}")).collect();
@@ -419,12 +428,9 @@ mod tests {
     }
 
     fn texts(files: &[(&'static str, &str)]) -> Tree {
-        let sources = files.iter().zip(0..).map(|((path, text), id)| SourceFile {
-            id: FileId(id),
-            path: (*path).to_owned(),
-            text: (*text).into(),
-            module: crate::python::lower(text),
-            reported: true,
+        let sources = files.iter().zip(0..).map(|((path, text), id)| {
+            let module = crate::python::lower(text);
+            SourceFile::new(FileId(id), (*path).to_owned(), (*text).into(), module, true)
         });
         let sources: Vec<_> = sources.collect();
         let paths = files.iter().map(|file| file.0).collect();

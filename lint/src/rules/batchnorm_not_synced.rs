@@ -50,8 +50,11 @@ declare_rule! {
 const BATCH_MIN: i64 = 8;
 
 fn check(program: &Program<'_>, report: &mut Report<'_>) {
+    if !program.wraps_with(Wrapper::Ddp) {
+        return;
+    }
     let converts = program.calls(Role::ConvertSyncBatchNorm).next().is_some()
-        || program.models().mentions.iter().any(|m| m.name.contains("sync_batchnorm"));
+        || program.models().mentions().any(|m| m.name.contains("sync_batchnorm"));
     if program.language != Language::Python || converts {
         return;
     }

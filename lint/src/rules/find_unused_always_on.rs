@@ -121,7 +121,7 @@ fn uses_all(program: &Program<'_>, part: Term) -> bool {
 
 /// The forward mentions the attribute.
 fn is_called(program: &Program<'_>, forward: FunctionRef, name: Name) -> bool {
-    program.models().mentions.iter().any(|m| {
+    program.models().mentions().any(|m| {
         m.name == name
             && m.of_self
             && m.access == Access::Read

@@ -1,6 +1,5 @@
 use crate::prelude::*;
 use crate::project::Project;
-use crate::torch;
 
 declare_rule! {
     /// A file of a program that uses torch or tch does not parse.
@@ -58,7 +57,7 @@ pub(crate) fn errors(project: &Project, is_part: impl Fn(FileId) -> bool) -> Vec
     let mut report = Report::new(&RULE);
     for file in &project.files {
         let is_sound = file.module.errors.is_empty();
-        if is_sound || (!is_part(file.id) && !torch::is_mentioned(&file.text)) {
+        if is_sound || (!is_part(file.id) && !file.mentions_torch) {
             continue;
         }
         for error in &file.module.errors {

@@ -79,7 +79,7 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
     for (position, &(event, call, wrapper)) in inside.iter().enumerate() {
         let is_static = program.wrapper_option(wrapper, "static_graph") != Some(None)
             && program.wrapper_option(wrapper, "static_graph") != Some(Some(false));
-        let told = program.models().mentions.iter().any(|m| &*m.name == "_set_static_graph");
+        let told = program.models().mentions().any(|m| &*m.name == "_set_static_graph");
         if is_static || told {
             continue;
         }

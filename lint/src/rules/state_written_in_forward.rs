@@ -223,7 +223,7 @@ fn read_outside(program: &Program<'_>, lineage: &[ClassRef], name: Name) -> Opti
                 && !is_constructor(program, m);
         m.name == name && m.access == Access::Read && outside && of_it
     };
-    program.models().mentions.iter().find(is_read).map(|m| m.site)
+    program.models().mentions().find(is_read).map(|m| m.site)
 }
 
 fn is_constructor(program: &Program<'_>, mention: &Mention) -> bool {
@@ -260,7 +260,7 @@ fn check_containers(program: &Program<'_>, report: &mut Report<'_>) {
         .collect();
     for (class, wrapped_at) in classes {
         let lineage = program.lineage(class);
-        for mention in &program.models().mentions {
+        for mention in program.models().mentions() {
             let here = mention.of_self && mention.class.is_some_and(|c| lineage.contains(&c));
             let in_forward = mention.function.is_some_and(|f| program.ran_in(f) == RanIn::Forward);
             if !here || !in_forward || !fills(mention) {
@@ -302,8 +302,7 @@ fn check_hooks(program: &Program<'_>, report: &mut Report<'_>) {
         // Hooks that are taken off again look at a model once, before it is trained.
         let taken_off = program
             .models()
-            .mentions
-            .iter()
+            .mentions()
             .any(|m| m.site.file == event.site.file && &*m.name == "remove");
         if !registers || taken_off || program.is_orphan(event) {
             continue;
@@ -400,8 +399,7 @@ fn read_elsewhere(program: &Program<'_>, hook: Option<FunctionRef>, name: Name) 
         |site: Site| site.file == hook.file && program.function(hook).span.contains(site.span);
     let by_attribute = program
         .models()
-        .mentions
-        .iter()
+        .mentions()
         .find(|m| m.name == name && m.access == Access::Read && !within(m.site));
     if let Some(mention) = by_attribute {
         return Some(mention.site);

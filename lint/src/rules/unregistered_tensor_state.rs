@@ -118,8 +118,7 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
     let has_default = || {
         program
             .models()
-            .mentions
-            .iter()
+            .mentions()
             .any(|m| matches!(&*m.name, "set_default_device" | "set_default_tensor_type"))
     };
     if has_default() {
@@ -375,7 +374,7 @@ fn is_stored_once(
     event: &Event<'_>,
 ) -> bool {
     let here = program.frame(event.frame).function;
-    !program.models().mentions.iter().any(|m| {
+    !program.models().mentions().any(|m| {
         m.name == name
             && m.access == Access::Written
             && (!m.of_self || m.class.is_some_and(|c| lineage.contains(&c)))
@@ -393,8 +392,7 @@ fn use_in_forward(
 ) -> Option<Site> {
     let reads: Vec<&Mention> = program
         .models()
-        .mentions
-        .iter()
+        .mentions()
         .filter(|m| {
             m.name == name
                 && m.of_self
@@ -480,8 +478,7 @@ const VIEWS: &[&str] = &[
 
 /// The function moves something: perhaps the items of the list.
 fn moves_something(program: &Program<'_>, function: crate::analysis::FunctionRef) -> bool {
-    let mentions = &program.models().mentions;
-    mentions.iter().any(|m| m.function == Some(function) && MOVES.contains(&&*m.name))
+    program.models().mentions().any(|m| m.function == Some(function) && MOVES.contains(&&*m.name))
 }
 
 /// The run shows that the tensor is put on a device: at construction, which is enough with one
@@ -555,7 +552,7 @@ fn fill_of(program: &Program<'_>, event: &Event<'_>, name: Name) -> Option<Site>
             && (m.access == Access::ItemWritten
                 || matches!(&m.around[0], Some(Around::Attribute(n)) if &**n == "append"))
     };
-    program.models().mentions.iter().find(fills).map(|m| m.site)
+    program.models().mentions().find(fills).map(|m| m.site)
 }
 
 /// `self.scale = v` as `self.register_buffer("scale", v, persistent=False)`.

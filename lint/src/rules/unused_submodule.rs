@@ -92,7 +92,7 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
 /// The wrapper is trained and was not told that parameters may go unused.
 fn waits_for_all(program: &Program<'_>, wrapper: ObjectId) -> bool {
     let off = |name| matches!(program.wrapper_option(wrapper, name), Some(None | Some(false)));
-    let told = program.models().mentions.iter().any(|m| {
+    let told = program.models().mentions().any(|m| {
         matches!(
             &*m.name,
             "_set_static_graph"
@@ -199,14 +199,14 @@ fn as_function(program: &Program<'_>, term: Term) -> Option<FunctionRef> {
 fn uses_children(program: &Program<'_>, lineage: &[ClassRef]) -> bool {
     let models = program.models();
     let in_forward = |m: &Mention| m.function.is_none_or(|f| program.ran_in(f) != RanIn::Elsewhere);
-    let walked = models.mentions.iter().any(|m| match &*m.name {
+    let walked = models.mentions().any(|m| match &*m.name {
         "modules" | "named_modules" | "get_submodule" => in_forward(m) && m.function.is_some(),
         "children" | "named_children" | "_modules" => true,
         "__dict__" => m.of_self && m.class.is_some_and(|c| lineage.contains(&c)),
         _ => false,
     });
     walked
-        || models.dynamic.iter().any(|d| {
+        || models.dynamic().any(|d| {
             d.prefix.is_empty()
                 && (d.of_self && d.class.is_some_and(|c| lineage.contains(&c))
                     || d.method.is_some_and(|m| program.ran_in(m) == RanIn::Forward))
@@ -216,7 +216,7 @@ fn uses_children(program: &Program<'_>, lineage: &[ClassRef]) -> bool {
 /// Some code reads the attribute, other than to set up its weights.
 fn is_used(program: &Program<'_>, lineage: &[ClassRef], name: Name) -> bool {
     let models = program.models();
-    let read = models.mentions.iter().any(|m| {
+    let read = models.mentions().any(|m| {
         m.name == name
             && m.access != Access::Written
             && is_about(m, lineage)
@@ -224,7 +224,7 @@ fn is_used(program: &Program<'_>, lineage: &[ClassRef], name: Name) -> bool {
                 || !only_sets_up(m))
             && !is_for_evaluation(program, m)
     });
-    read || models.dynamic.iter().any(|d| !d.prefix.is_empty() && name.starts_with(&*d.prefix))
+    read || models.dynamic().any(|d| !d.prefix.is_empty() && name.starts_with(&*d.prefix))
 }
 
 /// Under `if not self.training`: no gradient comes from there.
@@ -392,7 +392,7 @@ fn layer_of_output(program: &Program<'_>, module: Term, position: usize) -> Opti
     let is_own = matches!(&value.kind, ExprKind::Name(n) if &**n == "self");
     let layer = program.attribute_now(module, name).filter(|_| is_own)?.single()?;
     let lineage = program.lineage(class);
-    let mentioned = program.models().mentions.iter().filter(|m| {
+    let mentioned = program.models().mentions().filter(|m| {
         m.name == *name
             && is_about(m, &lineage)
             && m.function.is_some_and(|f| program.ran_in(f) != RanIn::Elsewhere)
@@ -462,7 +462,7 @@ fn layer_behind(program: &Program<'_>, event: &Event<'_>) -> Option<Name> {
     };
     let mut inside = FxHashSet::default();
     let mut outside = FxHashSet::default();
-    for mention in &program.models().mentions {
+    for mention in program.models().mentions() {
         let here = mention.of_self && mention.function == Some(function);
         if !here || mention.access == Access::Written || !is_layer(mention.name) {
             continue;

@@ -10,7 +10,7 @@ fn built_in_rows_parse_and_point_to_rows() {
         let name = row.name.unwrap();
         if let Some(other) = row.same_as {
             let below = format!("{other}.");
-            let is_module = || table.rows.keys().any(|key| key.starts_with(&below));
+            let is_module = || table.by_name.keys().any(|key| key.starts_with(&below));
             assert!(
                 table.get(other).is_some() || is_module(),
                 "{name} is the same as {other}, unknown"

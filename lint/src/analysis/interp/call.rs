@@ -388,7 +388,7 @@ impl<'p> Interpreter<'p> {
         site: Site,
     ) -> Value {
         let Some(event) = event else { return value };
-        let mut alternatives: SmallVec<[Alternative; 1]> = SmallVec::new();
+        let mut alternatives: SmallVec<[Alternative; 2]> = SmallVec::new();
         for alternative in &value.alternatives {
             let term = self.term_with_origin(alternative.term, event, site);
             alternatives.push(Alternative { when: alternative.when, term });
@@ -540,13 +540,17 @@ impl<'p> Interpreter<'p> {
         if let Some(made) = self.make_generator(callee, arguments, definition, site) {
             return made;
         }
-        if let Some(known) = self.memoised(callee, arguments, site) {
-            return known;
+        let key = self.memo_key(callee, arguments);
+        if let Some(known) = self.memo.get(&key).cloned() {
+            if !known.tree.is_empty() {
+                let function = callee.function;
+                self.tree.push(Node::Call { function, site, body: known.tree });
+            }
+            return known.value;
         }
         if self.refuses(callee.function) {
             return self.unseen_call(callee, arguments, site);
         }
-        let key = self.memo_key(callee, arguments);
         let trail = self.store.mark();
         let ((value, _), tree) =
             self.grow(|this| this.run_function(callee, arguments, site, as_forward));
@@ -572,20 +576,6 @@ impl<'p> Interpreter<'p> {
             known: self.known_hash,
             loops: self.loop_now,
         }
-    }
-
-    fn memoised(
-        &mut self,
-        callee: Callee,
-        arguments: &[ArgumentValue<'p>],
-        site: Site,
-    ) -> Option<Value> {
-        let memo = self.memo.get(&self.memo_key(callee, arguments))?.clone();
-        if !memo.tree.is_empty() {
-            let function = callee.function;
-            self.tree.push(Node::Call { function, site, body: memo.tree });
-        }
-        Some(memo.value)
     }
 
     /// Recursion, depth and repetition have their limits.
@@ -638,6 +628,7 @@ impl<'p> Interpreter<'p> {
         self.frame_mut().loop_exits = outer_loops;
         self.frame = caller;
         let value = self.leave(frame, falls, site);
+        self.forget_variables(frame);
         let mut value = self.generated(frame, site).unwrap_or(value);
         if self.sharing.contains(&callee.function) {
             value = self.share(site, &[value]);
@@ -677,6 +668,7 @@ impl<'p> Interpreter<'p> {
             class,
             closure: callee.closure,
             class_body: None,
+            is_captured: false,
             outer_names: Vec::new(),
             exits: Vec::new(),
             path_base: self.path.len(),
@@ -711,6 +703,14 @@ impl<'p> Interpreter<'p> {
             Some(Role::NoGrad) => self.modes.grad = false,
             Some(Role::EnableGrad) => self.modes.grad = true,
             _ => {}
+        }
+    }
+
+    /// Nobody sees the variables of a function that has run, unless functions were made in it.
+    fn forget_variables(&mut self, frame: FrameId) {
+        let left = &self.frames[frame.0 as usize];
+        if !left.is_captured {
+            self.store.forget_variables(frame, left.trail_base);
         }
     }
 

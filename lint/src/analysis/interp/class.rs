@@ -20,7 +20,7 @@ impl<'p> Interpreter<'p> {
         let term = self.terms.make(TermKind::Class(class));
         let bases: Vec<Term> =
             definition.bases.iter().filter_map(|base| self.eval_quietly(base).single()).collect();
-        let closure = self.frame().function.is_some().then_some(self.frame);
+        let closure = self.captured();
         let mut methods = FxHashMap::default();
         for &method in &definition.methods {
             let name = self.project.file(file).module.function(method).name;
@@ -35,6 +35,13 @@ impl<'p> Interpreter<'p> {
         let value = self.value(term);
         self.assign_name(definition.name, value);
         self.class_body(class, term);
+    }
+
+    /// The frame whose variables a function that is defined here sees.
+    fn captured(&mut self) -> Option<FrameId> {
+        self.frame().function?;
+        self.frame_mut().is_captured = true;
+        Some(self.frame)
     }
 
     fn method_term(
@@ -105,6 +112,7 @@ impl<'p> Interpreter<'p> {
             class: Some(class),
             closure: outer.function.map(|_| caller).or(outer.closure),
             class_body: Some(term),
+            is_captured: false,
             outer_names: Vec::new(),
             exits: Vec::new(),
             path_base: self.path.len(),
@@ -293,7 +301,7 @@ impl<'p> Interpreter<'p> {
         let file = self.file();
         let function = FunctionRef { file, index };
         let definition = self.function(function);
-        let closure = self.frame().function.is_some().then_some(self.frame);
+        let closure = self.captured();
         let term = self.terms.make(TermKind::Function { function, closure, bound: None });
         let mut value = self.value(term);
         if self.project.file(file).module.language == Language::Python

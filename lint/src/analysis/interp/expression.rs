@@ -866,6 +866,7 @@ impl<'p> Interpreter<'p> {
 
     fn lambda(&mut self, index: FunctionIndex) -> Value {
         let function = crate::analysis::term::FunctionRef { file: self.file(), index };
+        self.frame_mut().is_captured = true;
         let closure = Some(self.frame);
         let term = self.terms.make(TermKind::Function { function, closure, bound: None });
         self.value(term)

@@ -125,6 +125,7 @@ impl<'p> Interpreter<'p> {
             class: None,
             closure: None,
             class_body: None,
+            is_captured: false,
             outer_names: Vec::new(),
             exits: Vec::new(),
             path_base: self.path.len(),

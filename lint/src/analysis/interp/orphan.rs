@@ -5,9 +5,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::call::Callee;
 use super::{Interpreter, Key, ObjectClass};
-use crate::analysis::event::{PathId, Tree, Via};
+use crate::analysis::event::{Tree, Via};
 use crate::analysis::term::{
-    ClassRef, FunctionRef, ObjectId, Origins, Sample, Taint, Term, TermKind,
+    ClassRef, FunctionRef, ObjectId, Origins, Taint, Term, TermKind,
 };
 use crate::analysis::value::Value;
 use crate::model::{ClassIndex, FileId, FunctionIndex, Language, Name, Site};
@@ -217,21 +217,5 @@ impl Interpreter<'_> {
 
     pub(crate) fn member_of(&self, class: ClassRef, name: Name) -> Option<Term> {
         self.class_member(class, name)
-    }
-
-    /// Whether a sample rank gets past all conditions of a path.
-    pub(crate) fn holds_on(&self, path: PathId, sample: Sample) -> Option<bool> {
-        let mut unknown = false;
-        let mut at = Some(path);
-        while let Some(id) = at {
-            let node = &self.paths[id.0 as usize];
-            match self.terms.evaluate(node.condition, sample) {
-                Some(value) if !crate::analysis::term::truth(value) => return Some(false),
-                Some(_) => {}
-                None => unknown = true,
-            }
-            at = node.parent;
-        }
-        (!unknown).then_some(true)
     }
 }

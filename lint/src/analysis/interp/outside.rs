@@ -112,7 +112,7 @@ impl<'p> Interpreter<'p> {
 
     /// The row of a method, by the receiver's type where that is known.
     fn method_row(&self, receiver: Term, method: Name) -> Option<&'p Row> {
-        let table = self.table;
+        let table = &self.table;
         let known = match self.terms.kind(receiver) {
             TermKind::Object(id) => match self.object(*id).class {
                 ObjectClass::Outside(class) => {

@@ -484,11 +484,10 @@ impl<'p> Interpreter<'p> {
         let (falls, tree) = self.grow(body);
         self.pop_path();
         self.modes = modes;
-        let writes = self.store.writes_since(mark, |_| true);
         if self.store.lasting_write_since(mark) {
             self.epoch += 1;
         }
-        self.store.undo_to(mark);
+        let writes = self.store.take_since(mark);
         (falls, writes, tree)
     }
 
@@ -619,8 +618,7 @@ impl<'p> Interpreter<'p> {
             self.pop_path();
         }
         let exits = self.frame_mut().loop_exits.pop().unwrap_or_default();
-        let writes = self.store.writes_since(mark, |_| true);
-        self.store.undo_to(mark);
+        let writes = self.store.take_since(mark);
         self.epoch += 1;
         let changed = first && self.changes_next_run(&writes);
         let numbers = if first { self.changed_numbers(&writes) } else { Vec::new() };

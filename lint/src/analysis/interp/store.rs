@@ -1,6 +1,7 @@
 //! What every variable, attribute and item holds now, with a trail to undo branches.
 
-use rustc_hash::FxHashMap;
+use indexmap::IndexMap;
+use rustc_hash::{FxBuildHasher, FxHashMap};
 use smallvec::smallvec;
 
 use super::{Interpreter, Writes};
@@ -96,18 +97,36 @@ impl Store {
         writes
     }
 
+    /// Drops the variables of a frame, all of which were written since the mark.
+    pub(super) fn forget_variables(&mut self, frame: FrameId, mark: usize) {
+        let mut kept = mark;
+        for at in mark..self.trail.len() {
+            let key = self.trail[at].0;
+            if matches!(key, Key::Variable(of, _) if of == frame) {
+                self.now.remove(&key);
+            } else {
+                self.trail.swap(kept, at);
+                kept += 1;
+            }
+        }
+        self.trail.truncate(kept);
+    }
+
     pub(super) fn lasting_write_since(&self, mark: usize) -> bool {
         self.trail[mark..].iter().any(|(key, _)| key.is_lasting())
     }
 
-    pub(super) fn undo_to(&mut self, mark: usize) {
-        while self.trail.len() > mark {
-            let Some((key, old)) = self.trail.pop() else { return };
-            match old {
+    /// Undoes what was written since the mark, and gives it, as it was at last.
+    pub(super) fn take_since(&mut self, mark: usize) -> Writes {
+        let mut last: IndexMap<Key, Option<Value>, FxBuildHasher> = IndexMap::default();
+        for (key, old) in self.trail.drain(mark..).rev() {
+            let new = match old {
                 Some(value) => self.now.insert(key, value),
                 None => self.now.remove(&key),
             };
+            last.entry(key).or_insert(new);
         }
+        last.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
     }
 }
 
@@ -205,23 +224,19 @@ impl Interpreter<'_> {
             }
             (None, None) => return,
         };
-        let mut keys: Vec<Key> = then.keys().copied().collect();
-        keys.extend(otherwise.keys().filter(|k| !then.contains_key(k)));
-        // Hash order differs between runs; the terms made here must not.
-        keys.sort_unstable();
-        for key in keys {
+        let more = otherwise.keys().filter(|k| !then.contains_key(*k));
+        for key in then.keys().chain(more).copied() {
             let before = self.store.get(&key).cloned().or_else(|| self.unseen_setting(key));
             let a = then.get(&key).or(before.as_ref());
             let b = otherwise.get(&key).or(before.as_ref());
             let joined = match (a, b) {
                 (Some(a), Some(b)) => {
-                    let (a, b) = (a.clone(), b.clone());
-                    self.join_bounded(condition, &a, &b, site)
+                    self.join_bounded(condition, a, b, site)
                 }
-                (Some(only), None) => self.under(condition, &only.clone()),
+                (Some(only), None) => self.under(condition, only),
                 (None, Some(only)) => {
                     let negated = self.terms.not(condition);
-                    self.under(negated, &only.clone())
+                    self.under(negated, only)
                 }
                 (None, None) => continue,
             };

@@ -9,7 +9,7 @@ use crate::analysis::{
     TermKind, Tree, Value, Via,
 };
 use crate::model::Site;
-use crate::table::{CollectiveKind, Flag, Role};
+use crate::table::{CollectiveKind, Flag, Role, Row};
 
 /// A run, and how it ends.
 #[derive(Clone, Debug)]
@@ -532,6 +532,13 @@ impl<'p> Flow<'_, 'p> {
         }
         (members != 0).then_some(members)
     }
+}
+
+/// Some ranks may have to make the call together.
+pub(super) fn may_be_together(call: &Call<'_>) -> bool {
+    let is_hidden = |row: &Row| row.has(Flag::Hidden) && row.kind.is_some();
+    matches!(call.role, Role::WrapDdp | Role::NewGroup | Role::Collective)
+        || call.row.is_some_and(is_hidden)
 }
 
 fn of_all(key: Key) -> Op {

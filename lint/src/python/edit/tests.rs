@@ -6,13 +6,7 @@ use crate::python::lower;
 use crate::python::walk::{self, Node};
 
 pub(super) fn file(text: &str) -> SourceFile {
-    SourceFile {
-        id: FileId(0),
-        path: "a.py".to_owned(),
-        text: text.into(),
-        module: lower(text),
-        reported: true,
-    }
+    SourceFile::new(FileId(0), "a.py".to_owned(), text.into(), lower(text), true)
 }
 
 /// Makes the edits; the result must parse.

@@ -12,7 +12,7 @@ fn file(text: &str) -> SourceFile {
     let module = lower(text, "crate");
     assert!(module.errors.is_empty(), "{text}\n{:?}", module.errors);
     let path = "src/main.rs".to_owned();
-    SourceFile { id: FileId(0), path, text: text.into(), module, reported: true }
+    SourceFile::new(FileId(0), path, text.into(), module, true)
 }
 
 /// A text whose `«` and `»` stand around the place to edit.
