@@ -24,7 +24,16 @@ fn main() {
         println!("table of names: {:.1} ms", ms(table));
         println!(
             "{:>6} {:>8} {:>5} {:>5} | {:>7} {:>7} {:>6} {:>7} {:>7} {:>7} | {:>9}  folder",
-            "files", "lines", "progs", "run", "load", "lower", "plan", "follow", "rules", "all",
+            "files",
+            "lines",
+            "progs",
+            "run",
+            "load",
+            "lower",
+            "plan",
+            "follow",
+            "rules",
+            "all",
             "steps"
         );
         for folder in folders {

@@ -13,11 +13,13 @@ pub mod models;
 pub mod rankflow;
 pub mod reach;
 pub mod registration;
+pub mod shared;
 pub mod term;
 pub mod training;
 pub mod value;
 
 use std::cell::{OnceCell, RefCell};
+use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -35,6 +37,7 @@ pub use value::{Alternative, Value};
 use crate::model::{Class, Expr, FileId, Function, Language, Name, Site};
 use crate::project::Project;
 use crate::table::{Asked, Flag, Role, Table};
+use checkpoints::ToldStates;
 use interp::{Interpreter, Key};
 pub use reach::{Planned, plan};
 
@@ -143,24 +146,15 @@ impl<'p> Program<'p> {
         self.project
     }
 
-    /// Other programs of the project, those of one process too, that handle states: run without
-    /// the code that nothing calls. A few, the entries that load themselves first.
-    pub fn others(&self) -> Vec<Program<'p>> {
-        let speaks = |file: FileId, word: &str| self.project.file(file).text.contains(word);
-        let mut planned: Vec<Planned> = plan(self.project, &entries(self.project))
-            .into_iter()
-            .filter(|p| p.entry.file.is_some() && p.entry.file != self.entry)
-            .filter(|p| p.entry.language == self.language)
-            .filter(|p| p.files.iter().any(|&file| speaks(file, "state_dict")))
-            .collect();
-        planned.sort_by_key(|p| !p.entry.file.is_some_and(|file| speaks(file, "load_state_dict")));
-        planned.truncate(OTHERS_MAX);
-        let run = |mut planned: Planned| {
-            planned.is_parallel = true;
-            planned.owned.clear();
-            Program::new(self.project, self.run.table.table(), &planned)
-        };
-        planned.into_iter().map(run).collect()
+    /// What other programs of the project, those of one process too, save and load.
+    pub fn others(&self) -> Vec<Arc<ToldStates>> {
+        let candidates = self.project.shared.candidates(self.project, self.language);
+        let others = candidates.iter().filter(|planned| planned.entry.file != self.entry);
+        let states = others.take(OTHERS_MAX).map(|planned| {
+            let run = || Program::new(self.project, self.table().table(), planned).tell_states();
+            self.project.shared.states(planned.entry, self.table().table(), run)
+        });
+        states.collect()
     }
 
     pub fn terms(&self) -> &Terms {

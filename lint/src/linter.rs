@@ -13,6 +13,7 @@ use std::sync::Arc;
 use rayon::prelude::*;
 use rustc_hash::FxHashSet;
 
+use crate::analysis::shared::Shared;
 use crate::analysis::{self, Planned};
 use crate::config::Settings;
 use crate::crash::{Crash, catch};
@@ -100,7 +101,7 @@ pub fn load(input: Input) -> (Project, Vec<Crash>) {
     let (files, crashes): (Vec<_>, Vec<_>) = lowered.into_iter().unzip();
     let imports = Box::new(ByLanguage::new(&files, crates.clone()));
     (
-        Project { root, files, torch, manifests, crates, imports },
+        Project { root, files, torch, manifests, crates, imports, shared: Shared::default() },
         crashes.into_iter().flatten().collect(),
     )
 }

@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::analysis::models::Mentions;
 use crate::analysis::reach;
+use crate::analysis::shared::Shared;
 use crate::model::{FileId, Module};
 use crate::rust::crates::Crates;
 use crate::torch::{self, TorchRange};
@@ -48,6 +49,8 @@ pub struct Project {
     pub crates: Arc<Crates>,
     /// How the files' imports lead to each other.
     pub imports: Box<dyn Imports>,
+    /// What programs ask about each other.
+    pub shared: Shared,
 }
 
 /// Resolves imports between the files of a project.

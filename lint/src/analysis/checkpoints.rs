@@ -2,7 +2,7 @@
 //! It judges nothing; rules do.
 
 use super::{Call, Const, Event, ObjectClass, Program, Term, TermKind, Value};
-use crate::model::{BinaryOp, Name};
+use crate::model::{BinaryOp, FileId, Name, Site};
 use crate::table::Role;
 
 /// Where in a file a state lies.
@@ -49,6 +49,28 @@ pub struct LoadedState<'e, 'p> {
     pub into: (&'e Event<'p>, &'e Call<'p>),
     pub model: Term,
     pub slot: Slot,
+}
+
+/// A state that a program saves or loads, told to other programs.
+#[derive(Clone, Debug)]
+pub struct ToldState {
+    /// Where the file is written, or where the state is loaded into the model.
+    pub site: Site,
+    pub slot: Slot,
+    /// Of the file, without folders; none where it has no known name.
+    pub names: Vec<String>,
+    /// The class of the bare model, and where it was made.
+    pub model: Option<(ObjectClass, Site)>,
+    pub is_wrapped: bool,
+    /// The files that hold the two calls.
+    pub files: [FileId; 2],
+}
+
+/// What a program saves and loads.
+#[derive(Debug)]
+pub struct ToldStates {
+    pub saved: Vec<ToldState>,
+    pub loaded: Vec<ToldState>,
 }
 
 /// Items of items are followed this far.
@@ -128,6 +150,52 @@ impl<'p> Program<'p> {
             at = container;
         }
         None
+    }
+
+    pub fn tell_states(&self) -> ToldStates {
+        let saved = self.saved_states();
+        let loaded = self.loaded_states();
+        ToldStates {
+            saved: saved.iter().map(|state| self.tell_saved(state)).collect(),
+            loaded: loaded.iter().map(|state| self.tell_loaded(state)).collect(),
+        }
+    }
+
+    pub fn tell_saved(&self, state: &SavedState<'_, 'p>) -> ToldState {
+        let files = [state.save.0.site.file, state.state.0.site.file];
+        self.tell(state.save.0.site, state.slot, state.save.1, state.model, files)
+    }
+
+    pub fn tell_loaded(&self, state: &LoadedState<'_, 'p>) -> ToldState {
+        let files = [state.load.0.site.file, state.into.0.site.file];
+        self.tell(state.into.0.site, state.slot, state.load.1, state.model, files)
+    }
+
+    fn tell(
+        &self,
+        site: Site,
+        slot: Slot,
+        of_file: &Call<'p>,
+        model: Term,
+        files: [FileId; 2],
+    ) -> ToldState {
+        let path = self.file_argument(of_file);
+        let names = path.map(|path| self.file_names(path)).unwrap_or_default();
+        let object = self.bare_model(model).and_then(|bare| self.object_of(bare));
+        let model_told = object.map(|object| (object.class, object.site));
+        let is_wrapped = self.wrapper_of(model).is_some();
+        ToldState { site, slot, names, model: model_told, is_wrapped, files }
+    }
+
+    /// What is inside a wrapper; the model itself where it is none.
+    pub fn bare_model(&self, model: Term) -> Option<Term> {
+        match *self.terms().kind(model) {
+            TermKind::Object(id) if self.wrapper_kind(id).is_some() => {
+                self.wrapped_module(id)?.single()
+            }
+            TermKind::Inner(id) => self.wrapped_module(id)?.single(),
+            _ => Some(model),
+        }
     }
 
     /// A module, or something that a wrapper holds.

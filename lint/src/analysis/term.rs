@@ -270,16 +270,12 @@ impl Terms {
     }
 
     pub fn make(&mut self, kind: TermKind) -> Term {
-        match self.find(&kind) {
-            Some(term) => {
-                self.refresh(term);
-                term
-            }
-            None => {
-                let facts = self.facts_of(&kind);
-                self.insert(kind, facts)
-            }
+        if let Some(term) = self.find(&kind) {
+            self.refresh(term);
+            return term;
         }
+        let facts = self.facts_of(&kind);
+        self.insert(kind, facts)
     }
 
     /// What a term is made of may have come to depend on more since it was made.
@@ -325,17 +321,13 @@ impl Terms {
     /// its facts grow when it is made again.
     pub fn opaque(&mut self, site: Site, instance: u32, taint: Taint, origins: &[EventId]) -> Term {
         let kind = TermKind::Opaque { site, instance };
-        match self.find(&kind) {
-            Some(term) => {
-                self.grow(term, taint, origins);
-                term
-            }
-            None => {
-                let mut facts = Facts { taint, ..Facts::default() };
-                merge(&mut facts.origins, origins);
-                self.insert(kind, facts)
-            }
+        if let Some(term) = self.find(&kind) {
+            self.grow(term, taint, origins);
+            return term;
         }
+        let mut facts = Facts { taint, ..Facts::default() };
+        merge(&mut facts.origins, origins);
+        self.insert(kind, facts)
     }
 
     fn facts_of(&self, kind: &TermKind) -> Facts {

@@ -37,6 +37,7 @@ pub(super) fn run_all(
     kept: &(dyn Fn(Entry) -> Option<Arc<Ran>> + Sync),
 ) -> Vec<Arc<Ran>> {
     let tables = Tables::new(project, plan, settings);
+    project.shared.take_plan(project, plan);
     let ran = |planned: &Planned| {
         let known = kept(planned.entry).filter(|known| known.owned == planned.owned);
         known.unwrap_or_else(|| {

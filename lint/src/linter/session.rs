@@ -8,6 +8,7 @@ use super::outline::Outline;
 use super::programs::{Ran, run_all};
 use super::settle::{conclude, conclude_without_programs};
 use super::{Input, Outcome, SettingsOf, Source, load, lower, matters, planned, wanted};
+use crate::analysis::shared::Shared;
 use crate::analysis::{Entry, Planned};
 use crate::crash::Crash;
 use crate::imports::ByLanguage;
@@ -64,6 +65,7 @@ impl Session {
         self.crashes.retain(|(of, _)| *of != file);
         self.crashes.extend(crash.map(|crash| (file, crash)));
         self.project.files[file.0 as usize] = new;
+        self.project.shared = Shared::default();
         self.changed.insert(file);
         if before != after {
             self.plan = None;

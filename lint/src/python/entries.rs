@@ -86,11 +86,11 @@ pub fn start(file: &SourceFile) -> Start {
 /// Files that another file imports.
 fn imported(modules: &dyn Imports, files: &[&SourceFile]) -> FxHashSet<FileId> {
     let by_file = files.par_iter().flat_map_iter(|file| {
-        let resolve = |(level, dotted): (u32, Name)| {
-            match modules.resolve(file.id, file.id, level, &dotted) {
-                Resolution::File(found) if found != file.id => Some(found),
-                _ => None,
-            }
+        let resolve = |(level, dotted): (u32, Name)| match modules
+            .resolve(file.id, file.id, level, &dotted)
+        {
+            Resolution::File(found) if found != file.id => Some(found),
+            _ => None,
         };
         targets(&file.module).into_iter().filter_map(resolve)
     });
@@ -254,6 +254,7 @@ mod tests {
             manifests: manifests.collect(),
             crates: std::sync::Arc::default(),
             imports,
+            shared: crate::analysis::shared::Shared::default(),
         };
         let found = entries(&project);
         let found: Vec<&str> = found.iter().map(|id| &*project.file(*id).path).collect();

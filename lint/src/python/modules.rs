@@ -6,12 +6,14 @@
 
 pub mod search_path;
 
+use std::sync::{PoisonError, RwLock};
+
 use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::known::{Known, known};
 use super::walk;
-use crate::model::{FileId, Language};
+use crate::model::{FileId, Language, Name};
 use crate::project::{Imports, Resolution, SourceFile, Vantage};
 
 /// Folders below the root that hold packages without being one.
@@ -36,6 +38,10 @@ pub struct Modules {
     search_path: Vec<Box<str>>,
     /// Well-known packages that a folder of the project only shares the name with.
     namesakes: FxHashSet<Box<str>>,
+    /// By `FileId`: which folder a file stands in.
+    folder_of: Vec<u32>,
+    /// Absolute imports that somebody asked for: folders of importer and entry, dotted path.
+    resolved: RwLock<FxHashMap<(u32, u32, Name), Resolution>>,
 }
 
 impl Modules {
@@ -55,6 +61,7 @@ impl Modules {
         for (id, path) in files {
             modules.add(id, path);
         }
+        modules.number_folders();
         for package in &modules.packages {
             let (holder, name) = split(package);
             if !modules.packages.contains(holder) {
@@ -62,6 +69,14 @@ impl Modules {
             }
         }
         modules
+    }
+
+    fn number_folders(&mut self) {
+        let mut numbers = FxHashMap::default();
+        for path in &self.paths {
+            let next = numbers.len() as u32;
+            self.folder_of.push(*numbers.entry(split(path).0).or_insert(next));
+        }
     }
 
     fn add(&mut self, id: FileId, path: &str) {
@@ -124,7 +139,7 @@ impl Modules {
                     && module.contains('.')
                     && self.names.contains(first(module))
                     && known(first(module)) == Known::Package;
-                asked.then(|| (first(module), self.resolve(file.id, file.id, 0, module)))
+                asked.then(|| (first(module), self.absolute(file.id, file.id, module)))
             })
         });
         let met: Vec<(&str, Resolution)> = met.collect();
@@ -221,6 +236,14 @@ impl Modules {
         holders.is_some_and(|holders| holders.iter().any(|holder| **holder == *folder))
     }
 
+    /// An import without leading dots whose first name something in the project has.
+    fn absolute(&self, from: FileId, entry: FileId, dotted: &str) -> Resolution {
+        match known(first(dotted)) {
+            Known::No => self.unknown_name(from, entry, dotted),
+            kind => self.known_name(from, entry, dotted, kind),
+        }
+    }
+
     fn unknown_name(&self, from: FileId, entry: FileId, dotted: &str) -> Resolution {
         let beside_entry = self.below(self.folder(entry), dotted);
         if beside_entry != Resolution::External {
@@ -274,10 +297,17 @@ impl Imports for Modules {
         if !self.names.contains(first(dotted)) {
             return Resolution::External;
         }
-        match known(first(dotted)) {
-            Known::No => self.unknown_name(from, entry, dotted),
-            kind => self.known_name(from, entry, dotted, kind),
-        }
+        let folder = |file: FileId| self.folder_of.get(file.0 as usize).copied();
+        let (Some(here), Some(start)) = (folder(from), folder(entry)) else {
+            return self.absolute(from, entry, dotted);
+        };
+        let key = (here, start, Name::new(dotted));
+        let known = self.resolved.read().unwrap_or_else(PoisonError::into_inner).get(&key).copied();
+        known.unwrap_or_else(|| {
+            let found = self.absolute(from, entry, dotted);
+            self.resolved.write().unwrap_or_else(PoisonError::into_inner).insert(key, found);
+            found
+        })
     }
 
     fn submodule(&self, parent: FileId, _entry: FileId, name: &str) -> Resolution {

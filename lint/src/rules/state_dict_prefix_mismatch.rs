@@ -1,6 +1,8 @@
-use crate::analysis::checkpoints::{LoadedState, SavedState};
+use std::sync::Arc;
+
+use crate::analysis::checkpoints::{LoadedState, SavedState, ToldState, ToldStates};
 use crate::analysis::facts::Wrapper;
-use crate::analysis::{Event, Given, ObjectClass, ObjectId, Term, TermKind, Value};
+use crate::analysis::{Call, Event, Given, ObjectClass, ObjectId, Term, TermKind, Value};
 use crate::model::ExprKind;
 use crate::prelude::*;
 use crate::python::edit::Editor;
@@ -76,22 +78,19 @@ fn saved_through_wrapper(
     program: &Program<'_>,
     report: &mut Report<'_>,
     (saved, loaded): States<'_, '_, '_>,
-    others: &[Program<'_>],
+    others: &[Arc<ToldStates>],
 ) {
     let through = |model: Term| program.wrapper_of(model).is_some();
     for state in saved.iter().filter(|s| through(s.model)) {
         if is_also_saved_bare(program, saved, state) {
             continue;
         }
-        let here = loaded.iter().find(|l| !through(l.model) && fits(program, state, program, l));
+        let here = loaded.iter().find(|l| !through(l.model) && fits(program, state, l));
         let there = || {
-            others.iter().find_map(|other| {
-                let loaded = other.loaded_states();
-                let found = loaded.iter().find(|l| {
-                    other.wrapper_of(l.model).is_none() && fits(program, state, other, l)
-                });
-                found.map(|l| l.into.0.site)
-            })
+            let told = program.tell_saved(state);
+            let mut loaded = others.iter().flat_map(|other| &other.loaded);
+            let found = loaded.find(|l| !l.is_wrapped && fits_elsewhere(program, &told, l));
+            found.map(|l| l.site)
         };
         let Some(load) = here.map(|l| l.into.0.site).or_else(there) else { continue };
         let model = program.receiver_text(state.state.0).unwrap_or("the wrapper");
@@ -135,7 +134,7 @@ fn is_also_saved_bare(
     saved.iter().any(|other| {
         other.save.0.site != state.save.0.site
             && program.wrapper_of(other.model).is_none()
-            && same_model((program, state.model), (program, other.model), false)
+            && is_same_model(program, state.model, other.model)
             && (mine.is_empty() || names(other).iter().any(|name| mine.contains(name)))
     })
 }
@@ -144,22 +143,19 @@ fn loaded_into_wrapper(
     program: &Program<'_>,
     report: &mut Report<'_>,
     (saved, loaded): States<'_, '_, '_>,
-    others: &[Program<'_>],
+    others: &[Arc<ToldStates>],
 ) {
     let through = |model: Term| program.wrapper_of(model).is_some();
     for state in loaded.iter().filter(|l| through(l.model)) {
-        let fitting = saved.iter().filter(|s| fits(program, s, program, state));
+        let fitting = saved.iter().filter(|s| fits(program, s, state));
         let (wrapped, bare): (Vec<&SavedState<'_, '_>>, Vec<_>) =
             fitting.partition(|s| through(s.model));
         let here = bare.first().map(|s| s.save.0.site);
         let there = || {
-            others.iter().find_map(|other| {
-                let saved = other.saved_states();
-                let found = saved.iter().find(|s| {
-                    other.wrapper_of(s.model).is_none() && fits(other, s, program, state)
-                });
-                found.map(|s| s.save.0.site)
-            })
+            let told = program.tell_loaded(state);
+            let mut saved = others.iter().flat_map(|other| &other.saved);
+            let found = saved.find(|s| !s.is_wrapped && fits_elsewhere(program, s, &told));
+            found.map(|s| s.site)
         };
         if !wrapped.is_empty() {
             continue;
@@ -211,11 +207,12 @@ fn loaded_in_part(
     for state in loaded {
         let strict = state.into.1.argument("strict");
         let lax = matches!(strict, Given::Known(a) if a.value.single() == Some(program.terms().no));
-        if !lax || program.wrapper_of(state.model).is_none() || handles_prefix(program, state) {
+        let files = [state.load.0.site.file, state.into.0.site.file];
+        if !lax || program.wrapper_of(state.model).is_none() || handle_prefix(program, files) {
             continue;
         }
         let is_own = |s: &SavedState<'_, '_>| {
-            program.wrapper_of(s.model).is_some() && is_same_file(program, s, program, state)
+            program.wrapper_of(s.model).is_some() && is_same_file(program, s, state)
         };
         if saved.iter().any(is_own) {
             continue;
@@ -231,88 +228,81 @@ fn loaded_in_part(
 }
 
 /// One state is what the other was, as far as the text tells.
-fn fits(
-    saver: &Program<'_>,
-    saved: &SavedState<'_, '_>,
-    loader: &Program<'_>,
-    loaded: &LoadedState<'_, '_>,
-) -> bool {
-    let is_one_run = std::ptr::eq(saver, loader);
-    if handles_prefix(loader, loaded) || !saved.slot.fits(loaded.slot) {
+fn fits(program: &Program<'_>, saved: &SavedState<'_, '_>, loaded: &LoadedState<'_, '_>) -> bool {
+    let files = [loaded.load.0.site.file, loaded.into.0.site.file];
+    if handle_prefix(program, files)
+        || !saved.slot.fits(loaded.slot)
+        || !program.can_both_hold_paths(saved.state.0.path, loaded.into.0.path)
+    {
         return false;
     }
-    if is_one_run && !saver.can_both_hold_paths(saved.state.0.path, loaded.into.0.path) {
-        return false;
+    if is_same_file(program, saved, loaded) {
+        return is_same_model(program, saved.model, loaded.model);
     }
-    let (from, into) = ((saver, saved.model), (loader, loaded.model));
-    if is_same_file(saver, saved, loader, loaded) {
-        return same_model(from, into, false);
-    }
-    if !file_names(loader, loaded).is_empty() {
+    if !file_names(program, loaded.load.1).is_empty() {
         return false;
     }
     // The path is an argument: what is resumed is what this program saved.
-    let resumes = || {
-        let path = loader.file_argument(loaded.load.1).and_then(Value::single);
-        let says = path.is_some_and(|path| {
-            loader.mentions(path, &|kind| match kind {
-                TermKind::Attribute(_, name) | TermKind::Parameter { name, .. } => {
-                    name.contains("resume")
-                }
-                _ => false,
-            })
-        });
-        says || loader.loads_optimizer_from(loaded.load.0)
-    };
-    if is_one_run {
-        resumes() && same_model(from, into, false)
-    } else {
-        same_model(from, into, true)
+    let path = program.file_argument(loaded.load.1).and_then(Value::single);
+    let says = path.is_some_and(|path| {
+        program.mentions(path, &|kind| match kind {
+            TermKind::Attribute(_, name) | TermKind::Parameter { name, .. } => {
+                name.contains("resume")
+            }
+            _ => false,
+        })
+    });
+    (says || program.loads_optimizer_from(loaded.load.0))
+        && is_same_model(program, saved.model, loaded.model)
+}
+
+/// The same for states of two programs: by the name of the file, else by the model alone.
+fn fits_elsewhere(program: &Program<'_>, saved: &ToldState, loaded: &ToldState) -> bool {
+    if handle_prefix(program, loaded.files) || !saved.slot.fits(loaded.slot) {
+        return false;
+    }
+    let by_name = loaded.names.iter().any(|name| saved.names.contains(name));
+    if !by_name && !loaded.names.is_empty() {
+        return false;
+    }
+    match (saved.model, loaded.model) {
+        (Some((ObjectClass::Project(a), _)), Some((ObjectClass::Project(b), _))) => a == b,
+        (Some((ObjectClass::Outside(a), made)), Some((ObjectClass::Outside(b), made_there))) => {
+            a == b && (by_name || made == made_there)
+        }
+        _ => false,
     }
 }
 
-fn file_names(loader: &Program<'_>, loaded: &LoadedState<'_, '_>) -> Vec<String> {
-    loader.file_argument(loaded.load.1).map(|path| loader.file_names(path)).unwrap_or_default()
+fn file_names(program: &Program<'_>, call: &Call<'_>) -> Vec<String> {
+    program.file_argument(call).map(|path| program.file_names(path)).unwrap_or_default()
 }
 
 /// The names of the files are the same, or the paths are one setting.
 fn is_same_file(
-    saver: &Program<'_>,
+    program: &Program<'_>,
     saved: &SavedState<'_, '_>,
-    loader: &Program<'_>,
     loaded: &LoadedState<'_, '_>,
 ) -> bool {
-    let Some(to) = saver.file_argument(saved.save.1) else { return false };
-    let Some(from) = loader.file_argument(loaded.load.1) else { return false };
-    let names = saver.file_names(to);
-    let by_name = loader.file_names(from).iter().any(|name| names.contains(name));
-    let is_setting = |term: Term| matches!(saver.terms().kind(term), TermKind::Attribute(..));
-    let by_setting = std::ptr::eq(saver, loader)
-        && to.single().is_some_and(|path| from.single() == Some(path) && is_setting(path));
+    let Some(to) = program.file_argument(saved.save.1) else { return false };
+    let Some(from) = program.file_argument(loaded.load.1) else { return false };
+    let names = program.file_names(to);
+    let by_name = program.file_names(from).iter().any(|name| names.contains(name));
+    let is_setting = |term: Term| matches!(program.terms().kind(term), TermKind::Attribute(..));
+    let by_setting = to.single().is_some_and(|to| from.single() == Some(to) && is_setting(to));
     by_name || by_setting
 }
 
-/// Both are the same model. `strictly`: nothing else says that the files are the same.
-fn same_model(
-    (a_program, a): (&Program<'_>, Term),
-    (b_program, b): (&Program<'_>, Term),
-    strictly: bool,
-) -> bool {
-    let bare = |program: &Program<'_>, term: Term| match *program.terms().kind(term) {
-        TermKind::Object(id) if program.wrapper_kind(id).is_some() => inner(program, id),
-        TermKind::Inner(id) => inner(program, id),
-        _ => Some(term),
-    };
-    let (Some(a), Some(b)) = (bare(a_program, a), bare(b_program, b)) else { return false };
-    if std::ptr::eq(a_program, b_program) && a == b {
+/// Both are the same model, or of the same class.
+fn is_same_model(program: &Program<'_>, a: Term, b: Term) -> bool {
+    let (Some(a), Some(b)) = (program.bare_model(a), program.bare_model(b)) else { return false };
+    if a == b {
         return true;
     }
-    let (Some(a), Some(b)) = (a_program.object_of(a), b_program.object_of(b)) else { return false };
+    let (Some(a), Some(b)) = (program.object_of(a), program.object_of(b)) else { return false };
     match (a.class, b.class) {
         (ObjectClass::Project(a), ObjectClass::Project(b)) => a == b,
-        (ObjectClass::Outside(x), ObjectClass::Outside(y)) => {
-            x == y && (!strictly || a.site == b.site)
-        }
+        (ObjectClass::Outside(a), ObjectClass::Outside(b)) => a == b,
         _ => false,
     }
 }
@@ -322,10 +312,8 @@ fn inner(program: &Program<'_>, wrapper: ObjectId) -> Option<Term> {
 }
 
 /// The code around a load speaks of the prefix.
-fn handles_prefix(program: &Program<'_>, state: &LoadedState<'_, '_>) -> bool {
-    [state.load.0, state.into.0]
-        .iter()
-        .any(|event| speaks_of_prefix(&program.project().file(event.site.file).text))
+fn handle_prefix(program: &Program<'_>, files: [FileId; 2]) -> bool {
+    files.iter().any(|&file| speaks_of_prefix(&program.project().file(file).text))
 }
 
 fn speaks_of_prefix(text: &str) -> bool {

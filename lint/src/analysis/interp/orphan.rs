@@ -6,9 +6,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::call::Callee;
 use super::{Interpreter, Key, ObjectClass};
 use crate::analysis::event::{Tree, Via};
-use crate::analysis::term::{
-    ClassRef, FunctionRef, ObjectId, Origins, Taint, Term, TermKind,
-};
+use crate::analysis::term::{ClassRef, FunctionRef, ObjectId, Origins, Taint, Term, TermKind};
 use crate::analysis::value::Value;
 use crate::model::{ClassIndex, FileId, FunctionIndex, Language, Name, Site};
 

@@ -230,9 +230,7 @@ impl Interpreter<'_> {
             let a = then.get(&key).or(before.as_ref());
             let b = otherwise.get(&key).or(before.as_ref());
             let joined = match (a, b) {
-                (Some(a), Some(b)) => {
-                    self.join_bounded(condition, a, b, site)
-                }
+                (Some(a), Some(b)) => self.join_bounded(condition, a, b, site),
                 (Some(only), None) => self.under(condition, only),
                 (None, Some(only)) => {
                     let negated = self.terms.not(condition);
