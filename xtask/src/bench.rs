@@ -34,11 +34,7 @@ pub(crate) enum Bench {
     /// then knows what a fresh run finds.
     Server(server::Options),
     /// Steps per second, memory and overlap of the runtime, against Python's DDP on two ranks.
-    Ddp {
-        /// Runs of each program per model, taken in turns.
-        #[arg(long, default_value_t = 3)]
-        rounds: usize,
-    },
+    Ddp(ddp::Options),
 }
 
 /// Without a choice: all measurements of the linter, with their defaults.
@@ -47,7 +43,7 @@ pub(crate) fn run(workspace: &Workspace, bench: Option<Bench>) -> Result<ExitCod
         Some(Bench::Score { repos }) => score::run(workspace, repos.as_deref())?,
         Some(Bench::Lint { folder, runs }) => lint::run(workspace, folder, runs)?,
         Some(Bench::Server(options)) => server::run(workspace, &options)?,
-        Some(Bench::Ddp { rounds }) => ddp::run(workspace, rounds)?,
+        Some(Bench::Ddp(options)) => ddp::run(workspace, &options)?,
         None => {
             score::run(workspace, None)?;
             lint::run(workspace, None, 7)?;
