@@ -85,7 +85,7 @@ def main():
     parser.add_argument("--model", default="mlp256", choices=STEPS)
     parser.add_argument("--steps", type=int)
     parser.add_argument("--rows", type=int)
-    parser.add_argument("--momentum", type=float, default=0.9)
+    parser.add_argument("--momentum", type=float, default=0.0)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)

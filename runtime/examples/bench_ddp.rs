@@ -44,7 +44,7 @@ struct Arguments {
     #[arg(long)]
     rows: Option<i64>,
     /// Momentum of the SGD.
-    #[arg(long, default_value_t = 0.9)]
+    #[arg(long, default_value_t = 0.0)]
     momentum: f64,
     /// Compare with this Python's DDP, on two ranks, and print a table.
     #[arg(long)]

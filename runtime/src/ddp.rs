@@ -16,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::ffi::{self, ReducerOptions, TorchError};
 use crate::group::{ProcessGroup, Work, is_peer_failure};
 use crate::hook::{BoundHook, CommHook};
+use crate::memory;
 use crate::optim::Optimizer;
 use crate::stats::DdpStats;
 use crate::variables::{self, Role, Variable};
@@ -197,6 +198,9 @@ impl<M> Ddp<M> {
         let watch = ffi::Watch::new(&params).map_err(setup("watching the parameters"))?;
         let reducer = build_reducer(group, &params, &names, &expect_sparse, &options)
             .map_err(setup("building the Reducer"))?;
+        if vs.device() == Device::Cpu {
+            memory::keep_for_the_next_step();
+        }
         let (group, state) = (group.clone(), State::default());
         Ok(Self {
             reducer,

@@ -19,7 +19,7 @@ pub(crate) struct Options {
     #[arg(long)]
     model: Option<String>,
     /// Momentum of the SGD.
-    #[arg(long, default_value_t = 0.9)]
+    #[arg(long, default_value_t = 0.0)]
     momentum: f64,
     /// Over a link that needs as long for the gradients as the ranks for computing them: shows how
     /// much of the reduction hides behind the backward pass. Needs root, `ip` and `tc`.
