@@ -316,4 +316,42 @@ for step in range(100):
 ",
         );
     }
+
+    #[test]
+    fn the_number_of_a_batch_is_the_same_for_all_ranks() {
+        let program = |batches: &str| {
+            r"
+use anyhow::Result;
+use tch::nn::{self, OptimizerConfig};
+use tch::{Kind, Tensor};
+use tch_ddp::{Ddp, DdpOptions, DistributedSampler, GroupOptions, Launch, ProcessGroup};
+
+fn main() -> Result<()> {
+    let group = ProcessGroup::init(&Launch::from_env()?, GroupOptions::default())?;
+    let vs = nn::VarStore::new(group.device());
+    let net = nn::linear(vs.root(), 4, 1, Default::default());
+    let mut opt = nn::Sgd::default().build(&vs, 1e-3)?;
+    let ddp = Ddp::new(net, vs, &group, DdpOptions::default())?;
+    let x = Tensor::zeros([64, 4], (Kind::Float, group.device()));
+    let sampler = DistributedSampler::new(64, &group).batch_size(8);
+    for (step, rows) in BATCHES.enumerate() {
+        let loss = ddp.run(|net| x.index_select(0, &rows).apply(net))?.mean(Kind::Float);
+        ddp.backward_step(&mut opt, &loss)?;
+        if step % 5 == 4 {
+            group.all_reduce(&loss.detach())?;
+        }
+    }
+    Ok(())
+}
+"
+            .replace("BATCHES", batches)
+        };
+        for batches in [
+            "sampler.epoch(0)",
+            "sampler.epoch(0).take(20)",
+            "(0..3).flat_map(|epoch| sampler.epoch(epoch)).take(20)",
+        ] {
+            check_rust(&program(batches));
+        }
+    }
 }

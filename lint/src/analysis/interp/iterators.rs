@@ -26,9 +26,12 @@ impl<'p> Interpreter<'p> {
             ("parse" | "trim", []) if self.object_of(receiver).is_none() => {
                 Some(self.value(receiver))
             }
-            ("enumerate", []) if is_list => {
-                let item = self.item_at(receiver, site).single()?;
+            // Whatever is counted, the count is the same for all ranks.
+            ("enumerate", []) => {
+                // At a place of its own: what is made at one place is one value.
+                let item = self.item_of_term(receiver).single()?;
                 let index = self.fresh(site, Taint::NONE, &[]);
+                self.counters.insert(index);
                 let pair = self.terms.make(TermKind::Tuple(Box::new([index, item])));
                 let pair = self.value(pair);
                 let list = self.list(site, vec![pair], true);
