@@ -17,6 +17,7 @@ use crate::ffi::{self, ReducerOptions, TorchError};
 use crate::group::{ProcessGroup, Work, is_peer_failure};
 use crate::hook::{BoundHook, CommHook};
 use crate::memory;
+use crate::module::{self, Replicable};
 use crate::optim::Optimizer;
 use crate::stats::DdpStats;
 use crate::variables::{self, Role, Variable};
@@ -151,7 +152,7 @@ impl<M> Ddp<M> {
     /// model, then gives all of them rank 0's values.
     ///
     /// Any `M` will do: a struct, a closure model, `&Net`, `Rc<Net>`. What trains is what the
-    /// store holds.
+    /// store holds; [`checked`](Ddp::checked) also looks for what it does not hold.
     ///
     /// # Errors
     /// On all ranks alike: the variables (names, shapes, kinds, which train) or the options differ
@@ -162,7 +163,48 @@ impl<M> Ddp<M> {
         group: &ProcessGroup,
         options: DdpOptions,
     ) -> Result<Self> {
-        let variables = variables::sorted(&vs);
+        Self::wrap(model, vs, group, options, Vec::new())
+    }
+
+    /// As [`new`](Ddp::new), for a model under `#[data_parallel]`: holds its fields against the
+    /// store first. A collective.
+    ///
+    /// A float tensor that neither trains nor is in the store follows rank 0 as a buffer does, with
+    /// a warning that names its field; it is not saved.
+    ///
+    /// # Errors
+    /// Those of `new`; and before anything collective, by field: every tensor that `register` would
+    /// have to add, and every trainable one that was computed from others.
+    pub fn checked(
+        model: M,
+        vs: nn::VarStore,
+        group: &ProcessGroup,
+        options: DdpOptions,
+    ) -> Result<Self>
+    where
+        M: Replicable,
+    {
+        let report = module::check(&model, &vs)?;
+        report.warn();
+        let followers = report.loose.into_iter().map(|(field, tensor)| Variable {
+            name: format!("the field `{field}`"),
+            aliases: Vec::new(),
+            tensor,
+            role: Role::Buffer,
+        });
+        Self::wrap(model, vs, group, options, followers.collect())
+    }
+
+    /// `loose` are buffers that the store does not know.
+    fn wrap(
+        model: M,
+        vs: nn::VarStore,
+        group: &ProcessGroup,
+        options: DdpOptions,
+        loose: Vec<Variable>,
+    ) -> Result<Self> {
+        let mut variables = variables::sorted(&vs);
+        variables.extend(loose);
         variables::agree(group, &variables, &options.manifest())?;
         let n_variables = vs.len();
         let expect_sparse = expect_sparse(&variables, &options.sparse_parameters)?;
