@@ -180,7 +180,9 @@ impl<'p> Program<'p> {
             TermKind::Apply(name, parts) if !is_number_function(name) => {
                 parts.iter().find_map(|&part| self.tensor_device_of(part, depth))
             }
-            TermKind::Binary(_, left, right) => {
+            TermKind::Binary(..) | TermKind::Opaque { .. } => {
+                let (_, left, right) = self.arithmetic_of(term)?;
+                let (left, right) = (&left, &right);
                 let (a, b) =
                     (self.tensor_device_of(*left, depth), self.tensor_device_of(*right, depth));
                 match (a, b) {

@@ -1,5 +1,7 @@
 //! The test harness: marked sources through the whole linter, and the documentation's examples.
 
+mod programs;
+
 use std::fmt::Write as _;
 use std::sync::{Arc, LazyLock};
 

@@ -124,7 +124,9 @@ fn cpu_tensor(program: &Program<'_>, value: &Value) -> Option<Site> {
         match list {
             Some(list) => cpu_slots(program, list),
             None if program.tensor_device(term) == Some(Device::Cpu) => {
-                program.maker(term).map(|(event, _)| event.site)
+                let made = program.maker(term).map(|(event, _)| event.id);
+                let first = program.terms().origins(term).first().copied();
+                made.or(first).map(|event| program.event(event).site)
             }
             None => None,
         }

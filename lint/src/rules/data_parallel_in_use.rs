@@ -1,3 +1,4 @@
+use crate::model::ExprKind;
 use crate::prelude::*;
 use crate::table::Role;
 
@@ -48,6 +49,7 @@ declare_rule! {
 }
 
 fn check(program: &Program<'_>, report: &mut Report<'_>) {
+    by_hand(program, report);
     for role in [Role::WrapDp, Role::FunctionalDp] {
         for (event, call) in program.calls(role) {
             let name = call.name.map_or("DataParallel", |name| name.as_str());
@@ -65,6 +67,24 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
                 .at(object.site, "a subclass of `DataParallel` runs all devices from one process")
                 .why("the model is copied at every step and the first device holds all outputs")
                 .help("move to `DistributedDataParallel`: one process for each device");
+        }
+    }
+}
+
+/// tch: a gradient goes to another device, in one process: replicas by hand.
+fn by_hand(program: &Program<'_>, report: &mut Report<'_>) {
+    if program.language != Language::Rust || program.is_distributed() {
+        return;
+    }
+    for (event, _) in program.calls(Role::Move) {
+        let Some(ExprKind::Call { callee, .. }) = event.expr.map(|e| &e.kind) else { continue };
+        let ExprKind::Attribute { value, .. } = &callee.kind else { continue };
+        let ExprKind::Call { callee, .. } = &value.kind else { continue };
+        if callee.last_name().is_some_and(|name| &*name == "grad") {
+            report
+                .at(event.site, "gradients are copied between devices of one process by hand")
+                .why("the first device waits for all others, and holds their gradients too")
+                .help("move to `tch_ddp::Ddp`: one process for each device");
         }
     }
 }

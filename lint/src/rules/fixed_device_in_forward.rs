@@ -101,7 +101,9 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
     let roles = [Role::MakeTensor, Role::Random, Role::Move];
     for role in roles {
         for (event, call) in program.calls(role) {
-            if event.modes.forward.is_none() || is_in_constructor(program, event) {
+            let in_forward =
+                event.modes.forward.is_some() || program.is_in_layer_closure(event);
+            if !in_forward || is_in_constructor(program, event) {
                 continue;
             }
             if let Some((argument, device)) = fixed_device(program, call) {

@@ -1,5 +1,6 @@
 use crate::analysis::rankflow::LocalDecision;
 use crate::analysis::{EventKind, Term, TermKind};
+use crate::model::CompareOp;
 use crate::prelude::*;
 use crate::table::Role;
 
@@ -94,6 +95,7 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
             || is_decided_by_the_parent(program, &decision)
             || n_parts(program, decision.condition) > N_PARTS_MAX
             || looks_from_afar(program, decision.condition)
+            || asks_whether_there_is(program, decision.condition)
         {
             continue;
         }
@@ -137,6 +139,18 @@ fn is_decided_by_the_parent(program: &Program<'_>, decision: &LocalDecision) -> 
     decision.event.is_some_and(|event| program.event(event).modes.spawned)
         && !origins.is_empty()
         && origins.iter().all(|&origin| !program.event(origin).modes.spawned)
+}
+
+/// `if let Some(loss) = loss`, of tch: whether the model was asked for it.
+fn asks_whether_there_is(program: &Program<'_>, condition: Term) -> bool {
+    program.language == Language::Rust
+        && match program.terms().kind(condition) {
+            TermKind::Not(inner) => asks_whether_there_is(program, *inner),
+            TermKind::Compare(CompareOp::Is, a, b) => {
+                [*a, *b].contains(&program.terms().none)
+            }
+            _ => false,
+        }
 }
 
 /// More events than this between a clock or disk and a decision: what came of it is a setting.

@@ -1,5 +1,5 @@
 use crate::analysis::facts::Wrapper;
-use crate::analysis::{Event, EventId, Via};
+use crate::analysis::{Event, EventId, Value, Via};
 use crate::prelude::*;
 use crate::table::Role;
 
@@ -106,7 +106,7 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
         let through = program.forwards().filter(|(_, f)| f.via == Via::Wrapper(wrapper));
         let Some((outer, _)) = through
             .filter(|(e, f)| {
-                f.result.comes_from(program.terms(), event.id) && program.trained().contains(&e.id)
+                gives(program, &f.result, event.id) && program.trained().contains(&e.id)
             })
             .last()
         else {
@@ -126,6 +126,20 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
     }
 }
 
+/// The output, or a field of it, comes from that.
+fn gives(program: &Program<'_>, output: &Value, loss: EventId) -> bool {
+    output.comes_from(program.terms(), loss)
+        || output.terms().any(|term| {
+            let class = program.object_of(term).and_then(|o| program.class_of(o));
+            class.is_some_and(|class| {
+                program.class(class).fields.iter().any(|field| {
+                    let kept = program.attribute_now(term, &field.name);
+                    kept.is_some_and(|kept| kept.comes_from(program.terms(), loss))
+                })
+            })
+        })
+}
+
 /// The backward of a gathered loss that nothing reduced.
 fn vector_loss(program: &Program<'_>, report: &mut Report<'_>, outer: EventId, loss: &Event<'_>) {
     let terms = program.terms();
@@ -140,18 +154,29 @@ fn vector_loss(program: &Program<'_>, report: &mut Report<'_>, outer: EventId, l
     if reduced {
         return;
     }
-    for (event, call) in program.calls(Role::Backward) {
-        let Some(receiver) = call.receiver.as_ref() else { continue };
-        if !receiver.comes_from(terms, outer) {
+    for (event, call) in program.calls(Role::Backward).chain(program.calls(Role::FusedStep)) {
+        // An optimizer of tch takes the loss as its argument.
+        let given = call.argument("loss").known();
+        let Some(value) = given.map(|a| &a.value).or(call.receiver.as_ref()) else { continue };
+        if !value.comes_from(terms, outer) {
             continue;
         }
-        let name = program.receiver_text(event).unwrap_or("the loss");
+        let written = given.map(|a| program.text(Site { file: event.site.file, span: a.expr.span }));
+        let name = written.or_else(|| program.receiver_text(event)).unwrap_or("the loss");
+        let name = name.trim_start_matches('&');
         report
             .at(event.site, format!("`{name}` has one element for each device, not one in all"))
             .why("each replica returns its own loss; backward of a vector raises RuntimeError")
-            .help(format!(
-                "compute the loss outside the model, or reduce it first: `{name}.mean().backward()`"
-            ))
+            .help(match program.language {
+                Language::Python => format!(
+                    "compute the loss outside the model, or reduce it first: \
+                     `{name}.mean().backward()`"
+                ),
+                Language::Rust => format!(
+                    "compute the loss outside the model, or reduce it first: \
+                     `{name}.mean(Kind::Float)`"
+                ),
+            })
             .related(loss.site, "the loss is computed here, inside the model");
     }
 }

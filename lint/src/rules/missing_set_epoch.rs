@@ -1,4 +1,4 @@
-use crate::analysis::{LoopId, LoopNode, Object};
+use crate::analysis::{Call, Event, LoopId, LoopNode, Object, Value};
 use crate::prelude::*;
 use crate::table::Role;
 
@@ -181,16 +181,13 @@ fn check_rust_samplers(program: &Program<'_>, report: &mut Report<'_>) {
         let Some(sampler) = call.receiver.as_ref().and_then(|r| program.object_in(r)) else {
             continue;
         };
-        let Some(epoch) =
-            call.value_at(0, "epoch").and_then(super::super::analysis::value::Value::single)
-        else {
-            continue;
-        };
-        let is_fixed = program.terms().as_int(epoch).is_some();
         let quiet = program
-            .attribute_now(program.term_of(sampler.id), "shuffle")
+            .setting(sampler, "shuffle")
             .is_some_and(|s| s.single() == Some(program.terms().no));
-        if is_fixed && !quiet && event.loops.is_some() {
+        if quiet || !is_always_the_same(program, event) {
+            continue;
+        }
+        if event.loops.is_some() || walked_again(program, event) {
             report
                 .at(event.site, "every epoch has the same order: the sampler gets a fixed epoch")
                 .why("the permutation and the split between ranks repeat")
@@ -198,6 +195,27 @@ fn check_rust_samplers(program: &Program<'_>, report: &mut Report<'_>) {
                 .related(sampler.site, "the sampler is made here");
         }
     }
+}
+
+/// Whenever this place is run, the sampler gets one and the same number.
+fn is_always_the_same(program: &Program<'_>, event: &Event<'_>) -> bool {
+    let number = |call: &Call<'_>| {
+        let epoch = call.value_at(0, "epoch").and_then(Value::single)?;
+        program.terms().as_int(epoch)
+    };
+    let mut runs = program.calls(Role::SetEpoch).filter(|(other, _)| other.site == event.site);
+    let first = runs.next().and_then(|(_, call)| number(call));
+    first.is_some() && runs.all(|(_, call)| number(call) == first)
+}
+
+/// The batches are kept, and walked over in a loop over epochs.
+fn walked_again(program: &Program<'_>, event: &Event<'_>) -> bool {
+    program.all_loops().any(|(id, node)| {
+        let keeps = node.over.is_some_and(|over| {
+            program.origins_of(&Value::of(program.terms(), over)).contains(&event.id)
+        });
+        keeps && program.trains_in(id) && around(program, id).is_some()
+    })
 }
 
 impl Program<'_> {

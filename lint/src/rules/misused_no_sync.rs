@@ -123,7 +123,7 @@ fn step_unsynced(program: &Program<'_>, report: &mut Report<'_>) {
             continue;
         }
         let steps =
-            program.optimizer_steps().filter(|(_, step)| steps_with(program, step, wrapper));
+            program.optimizer_steps().filter(|(_, step)| program.steps_wrapper(step, wrapper));
         let steps: Vec<&Event<'_>> = steps.map(|(event, _)| event).collect();
         let never = trained.iter().all(|f| f.modes.no_sync) && is_unconditional(program, entered);
         let step = if never {
@@ -143,15 +143,6 @@ fn step_unsynced(program: &Program<'_>, report: &mut Report<'_>) {
             )
             .related(step.site, "the optimizer steps here");
     }
-}
-
-/// A step that updates what a wrapper holds. An optimizer of tch is not asked for its store.
-fn steps_with(program: &Program<'_>, step: &Call<'_>, wrapper: ObjectId) -> bool {
-    if program.language == Language::Rust {
-        let own = wrapper_of(program, step);
-        return own.is_none_or(|stepped| stepped == wrapper);
-    }
-    program.stepped(step).into_iter().any(|o| program.updates(o, wrapper))
 }
 
 fn wrapper_of(program: &Program<'_>, call: &Call<'_>) -> Option<ObjectId> {

@@ -2,7 +2,7 @@ use crate::analysis::facts::Wrapper;
 use crate::analysis::{
     ClassRef, Const, Event, EventKind, ObjectClass, ObjectId, Term, TermKind, Value,
 };
-use crate::model::{Class, Expr, Field};
+use crate::model::{Class, Expr, ExprKind, Field};
 use crate::prelude::*;
 use crate::table::Role;
 
@@ -109,7 +109,8 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
         if !is_outermost(program, event, wrapper) || !gathers(program, wrapper, kind) {
             continue;
         }
-        let Some(what) = odd_part(program, value, kind, 3) else { continue };
+        let odd = odd_part(program, value, kind, 3).or_else(|| odd_by_type(program, event));
+        let Some(what) = odd else { continue };
         let message = format!("forward returns {what}, not only tensors");
         let draft = report.at(event.site, message);
         let draft = match kind {
@@ -121,6 +122,38 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
                 .help("return tensors, or tuples, lists, dicts and dataclasses of them"),
         };
         draft.related(program.object(wrapper).site, "wrapped here");
+    }
+}
+
+/// What of a declared type is no tensor: `Result<(Tensor, usize)>`.
+fn odd_by_type(program: &Program<'_>, event: &Event<'_>) -> Option<String> {
+    let function = program.frame(event.frame).function?;
+    let declared = program.function(function).returns.as_ref()?;
+    if program.language != Language::Rust {
+        return None;
+    }
+    odd_type(program, function.file, declared).map(str::to_owned)
+}
+
+fn odd_type(program: &Program<'_>, file: FileId, declared: &Expr) -> Option<&'static str> {
+    let again = |e: &Expr| odd_type(program, file, e);
+    match &declared.kind {
+        ExprKind::Collection { items, .. } => items.iter().find_map(again),
+        ExprKind::Index { value, index } => {
+            let text = program.text(Site { file, span: index.span });
+            let is_tuple = text.starts_with('(') && text.ends_with(')');
+            match (&*value.last_name()?, &index.kind) {
+                // The error is no output.
+                ("Result", ExprKind::Collection { items, .. }) if !is_tuple => again(items.first()?),
+                ("Result" | "Option" | "Vec" | "Box", _) => again(index),
+                _ => None,
+            }
+        }
+        _ => match &*declared.last_name()? {
+            "String" | "str" => Some("a string"),
+            "bool" | "f32" | "f64" | "i32" | "i64" | "u32" | "u64" | "usize" => Some("a number"),
+            _ => None,
+        },
     }
 }
 

@@ -90,7 +90,8 @@ struct Wrapped<'a, 'p> {
 
 fn check(program: &Program<'_>, report: &mut Report<'_>) {
     if program.language != Language::Python {
-        return check_registrations(program, report);
+        check_registrations(program, report);
+        return check_kinds(program, report);
     }
     let switches = program.gradient_switches();
     for (id, parts) in program.wrapped_models(Wrapper::Ddp) {
@@ -124,6 +125,22 @@ fn check_registrations(program: &Program<'_>, report: &mut Report<'_>) {
             )
             .help("build all layers on the store before `Ddp::new`")
             .related(wrapped, "wrapped here");
+    }
+}
+
+/// tch: the dtype of the variables below a path of the store that a wrapper lends.
+fn check_kinds(program: &Program<'_>, report: &mut Report<'_>) {
+    for (event, call) in program.calls(Role::ChangeKind) {
+        let path = call.receiver.as_ref().and_then(Value::single);
+        let root = path.and_then(|path| program.variable_path(path)).map(|path| path.root);
+        let Some((wrapper, Wrapper::Ddp)) = root.and_then(|root| program.wrapper_of(root)) else {
+            continue;
+        };
+        report
+            .at(event.site, "the dtype of the model changes after it was wrapped")
+            .why("the reduction was set up for the old dtype: gradients stay on each rank, or fail")
+            .help("change it on the store before `Ddp::new`")
+            .related(program.object(wrapper).site, "wrapped here");
     }
 }
 

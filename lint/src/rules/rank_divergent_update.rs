@@ -1,5 +1,5 @@
 use crate::analysis::facts::Wrapper;
-use crate::analysis::{Call, Event, ObjectId, Reach};
+use crate::analysis::{Call, Event, ObjectId, Reach, Value};
 use crate::prelude::*;
 use crate::table::{CollectiveKind, Role};
 
@@ -78,6 +78,7 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
         Role::FusedStep,
         Role::SchedulerStep,
         Role::Load,
+        Role::InitParameter,
     ];
     for role in roles {
         for (event, call) in program.calls(role) {
@@ -106,12 +107,30 @@ fn updates_a_replica(program: &Program<'_>, event: &Event<'_>, call: &Call<'_>) 
         Role::OptimizerStep | Role::SchedulerStep | Role::FusedStep => {
             program.wraps_with(Wrapper::Ddp) && event.modes.grad
         }
+        Role::InitParameter => {
+            program.language == Language::Rust && is_variable_of_wrapper(program, receiver)
+        }
         _ => receiver.terms().any(|term| {
             let wrapper = program.wrapper_of(term).map(|(id, _)| id);
             let around = wrapper.or_else(|| wrapper_around(program, event, term));
             around.is_some_and(|id| program.wrapper_kind(id) == Some(Wrapper::Ddp))
         }),
     }
+}
+
+/// tch: one of the variables of the store that a wrapper lends.
+fn is_variable_of_wrapper(program: &Program<'_>, value: &Value) -> bool {
+    [Role::Parameters, Role::NamedParameters].iter().any(|&role| {
+        program.calls_behind(value, role).iter().any(|(_, call)| {
+            let store = call.receiver.as_ref().and_then(Value::single);
+            let of = store.and_then(|store| program.attribute_now(store, "<of>"));
+            of.is_some_and(|of| {
+                of.terms().any(|t| {
+                    matches!(program.wrapper_of(t), Some((_, Wrapper::Ddp)))
+                })
+            })
+        })
+    })
 }
 
 /// The wrapper that already holds a module when the event happens.

@@ -130,16 +130,18 @@ fn check_tch(program: &Program<'_>, report: &mut Report<'_>) {
     if seeds.iter().any(|(event, call)| differs(call) || is_apart(event)) {
         return;
     }
-    let Some((seed, call)) = seeds.last() else { return };
+    let of_cpu = seeds.iter().rfind(|(_, call)| call.name.is_some_and(|n| &*n == "tch.manual_seed"));
+    let Some((seed, call)) = of_cpu.or(seeds.last()) else { return };
     let is_known = |value: &Value| program.value_on_all(value).is_some();
-    let Some(drawn) = drawn_in_forward(program) else { return };
+    let drawn = drawn_in_forward(program).or_else(|| drawn_for_tch(program));
+    let Some(drawn) = drawn else { return };
     if !call.arguments.iter().all(|a| is_known(&a.value)) {
         return;
     }
     report
         .at(seed.site, "every rank is seeded alike")
         .why(
-            "noise and dropout masks of the wrapped forward are then the same on all ranks: their \
+            "noise and dropout masks of a training step are then the same on all ranks: their \
              batches differ less than they look",
         )
         .help(
@@ -152,12 +154,31 @@ fn check_tch(program: &Program<'_>, report: &mut Report<'_>) {
 fn drawn_in_forward<'a, 'p>(program: &'a Program<'p>) -> Option<&'a Event<'p>> {
     let trains = program.ddp_training().next().is_some();
     let inside = |event: &Event<'_>| event.modes.wrapper.is_some() && event.modes.grad;
-    let drops = |text: &str| text.contains(".dropout(");
+    let drops = |text: &str| text.contains(".dropout(") || text.contains("_dropout(");
     program.events().iter().filter(|_| trains).find(|event| match &event.kind {
         EventKind::Call(call) if call.role == Role::Random => inside(event),
         // The closures of a chain are seen where the chain is built.
         EventKind::Call(call) if call.role == Role::AddModule => drops(program.text(event.site)),
         _ => inside(event) && drops(program.function_text(event)),
+    })
+}
+
+/// tch: noise drawn in a training step that goes into a distributed model.
+fn drawn_for_tch<'a, 'p>(program: &'a Program<'p>) -> Option<&'a Event<'p>> {
+    program.ddp_training().find_map(|(forward, call)| {
+        let origins = program.origins_of(&call.result);
+        let has_data = origins.iter().any(|&origin| match &program.event(origin).kind {
+            EventKind::Call(c) => matches!(c.role, Role::SetEpoch | Role::Loader),
+            _ => false,
+        });
+        let drawn = origins.iter().map(|&origin| program.event(origin)).find(|event| {
+            let EventKind::Call(drawn) = &event.kind else { return false };
+            let together = || {
+                program.loops(event.loops).any(|(_, node)| program.is_within(forward, node.site))
+            };
+            drawn.role == Role::Random && is_noise(drawn) && together() && !program.is_orphan(event)
+        });
+        drawn.filter(|_| has_data)
     })
 }
 

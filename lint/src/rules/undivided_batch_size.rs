@@ -1,5 +1,5 @@
 use crate::analysis::{ArgumentValue, Const, Object, Term, TermKind, Value};
-use crate::model::{ExprKind, Literal};
+use crate::model::{BinaryOp, Expr, ExprKind, Literal};
 use crate::prelude::*;
 use crate::table::Role;
 
@@ -38,16 +38,39 @@ declare_rule! {
     /// steps = 10 * len(loader)
     /// schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=steps)
     /// ```
+    /// ```rust bad
+    /// use tch_ddp::{DistributedSampler, Launch, ProcessGroup};
+    ///
+    /// const TOTAL_BATCH: usize = 256;
+    ///
+    /// fn main() -> anyhow::Result<()> {
+    ///     let group = ProcessGroup::init(&Launch::from_env()?, Default::default())?;
+    ///     let sampler = DistributedSampler::new(1000, &group).batch_size(TOTAL_BATCH); //~ undivided-batch-size
+    ///     Ok(())
+    /// }
+    /// ```
+    /// ```rust good
+    /// use tch_ddp::{DistributedSampler, Launch, ProcessGroup};
+    ///
+    /// const TOTAL_BATCH: usize = 256;
+    ///
+    /// fn main() -> anyhow::Result<()> {
+    ///     let group = ProcessGroup::init(&Launch::from_env()?, Default::default())?;
+    ///     let batch = TOTAL_BATCH / group.world_size();
+    ///     let sampler = DistributedSampler::new(1000, &group).batch_size(batch);
+    ///     Ok(())
+    /// }
+    /// ```
     ///
     /// # Known limits
-    /// A batch size is taken for a total by its name (`total`, `global`, `effective`) or by the
-    /// help text of its option. Schedules of one's own, made of a function, are silent.
+    /// A batch size is taken for a total by its name (`total`, `global`, `effective`), by the
+    /// help text of its option, or by the comment on its field. Schedules of one's own, made of a function, are silent.
     pub static RULE = {
         name: "undivided-batch-size",
         level: Level::Warning,
         harm: Harm::Wrong,
         tier: 2,
-        languages: PYTHON,
+        languages: BOTH,
         fix: FixKind::No,
         check,
     };
@@ -57,7 +80,10 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
     if !program.is_distributed() {
         return;
     }
-    let sharded: Vec<&Object<'_>> = program.loaders().filter(|l| program.is_sharded(l)).collect();
+    let sharded: Vec<&Object<'_>> = program.shares().collect();
+    if program.language == Language::Rust {
+        return check_tch(program, report, &sharded);
+    }
     for loader in &sharded {
         whole_total(program, report, loader);
     }
@@ -122,7 +148,8 @@ fn whole_total(program: &Program<'_>, report: &mut Report<'_>, loader: &Object<'
         return;
     }
     let Some(term) = size.value.single() else { return };
-    let Some(word) = total_by_name(program, size, term).or_else(|| total_by_help(program, term))
+    let Some(word) =
+        total_by_name(program, size.expr, term).or_else(|| total_by_help(program, term))
     else {
         return;
     };
@@ -133,14 +160,89 @@ fn whole_total(program: &Program<'_>, report: &mut Report<'_>, loader: &Object<'
         .help("divide it by the number of ranks: `batch_size // dist.get_world_size()`");
 }
 
-/// Its name says that it is the total.
-fn total_by_name(
-    program: &Program<'_>,
-    argument: &ArgumentValue<'_>,
-    term: Term,
-) -> Option<&'static str> {
+/// tch-ddp: samplers that take a total, and learning rates over all steps of one process.
+fn check_tch(program: &Program<'_>, report: &mut Report<'_>, samplers: &[&Object<'_>]) {
+    for sampler in samplers {
+        let Some((file, expr)) = program.written_setting(sampler, "batch_size") else { continue };
+        let size = program.setting(sampler, "batch_size");
+        let Some(size) = size.filter(|size| !program.counts_ranks(size)) else { continue };
+        let word = size.single().and_then(|term| {
+            total_by_name(program, expr, term).or_else(|| total_by_comment(program, expr))
+        });
+        let Some(word) = word else { continue };
+        let site = Site { file, span: expr.span };
+        report
+            .at(site, format!("each rank takes batches of `{}`, which is {word}", program.text(site)))
+            .why("the batch of one step is that size times the number of ranks")
+            .help("divide it by the number of ranks: `batch_size / group.world_size()`");
+    }
+    for (event, call) in program.calls(Role::SchedulerStep) {
+        let Some(rate) = call.argument("value").known() else { continue };
+        let Some(sampler) = samplers.iter().find(|s| counts_all_rows(program, &rate.value, s))
+        else {
+            continue;
+        };
+        report
+            .at(event.site, "this schedule counts the steps of one process that takes all data")
+            .why(
+                "the sampler gives each rank a share, so an epoch has fewer steps: warm-up and \
+                 decay stretch by the number of ranks",
+            )
+            .help("count `sampler.len()` steps per epoch, or divide by the number of ranks, too")
+            .related(sampler.site, "each rank takes only its share here");
+    }
+}
+
+/// `rows / batch_size` of a sampler that gives each rank a share, and no number of ranks.
+fn counts_all_rows(program: &Program<'_>, value: &Value, sampler: &Object<'_>) -> bool {
     let terms = program.terms();
-    let written = match &argument.expr.kind {
+    let Some(rows) = program.made_with(sampler, "dataset").and_then(Value::single) else {
+        return false;
+    };
+    let Some(size) = program.setting(sampler, "batch_size").and_then(Value::single) else {
+        return false;
+    };
+    if terms.as_int(size) == Some(1) || terms.as_const(rows).is_some() {
+        return false;
+    }
+    let is_quotient = |part: Term| match program.arithmetic_of(part) {
+        Some((BinaryOp::Div | BinaryOp::FloorDiv, above, below)) => {
+            program.parts_of(above).contains(&rows) && program.parts_of(below).contains(&size)
+        }
+        _ => false,
+    };
+    !program.counts_ranks(value)
+        && value.terms().any(|term| program.parts_of(term).into_iter().any(is_quotient))
+}
+
+/// The comment on the field that it is read from says that it is the total.
+fn total_by_comment(program: &Program<'_>, expr: &Expr) -> Option<&'static str> {
+    let ExprKind::Attribute { name, .. } = &expr.kind else { return None };
+    let reached = program.project().files.iter().filter(|file| program.reaches(file.id));
+    let mut comments = reached.flat_map(|file| {
+        let fields = file.module.classes.iter().flat_map(|class| &class.fields);
+        let named = fields.filter(|field| field.name == *name);
+        named.map(|field| comment_above(program, file.id, field.span.start as usize))
+    });
+    let comment = comments.next()?;
+    (comments.next().is_none() && says_total(&comment)).then_some("the total by its description")
+}
+
+/// The comments and attributes on the lines above a place.
+fn comment_above(program: &Program<'_>, file: FileId, at: usize) -> String {
+    let text = &program.project().file(file).text[..at];
+    let above = text.lines().rev().skip(usize::from(!text.ends_with('\n')));
+    let is_part = |line: &&str| {
+        let line = line.trim_start();
+        line.starts_with("//") || line.starts_with("#[")
+    };
+    above.take_while(is_part).collect::<Vec<_>>().join("\n").to_lowercase()
+}
+
+/// Its name says that it is the total.
+fn total_by_name(program: &Program<'_>, expr: &Expr, term: Term) -> Option<&'static str> {
+    let terms = program.terms();
+    let written = match &expr.kind {
         ExprKind::Name(name) | ExprKind::Attribute { name, .. } => Some(*name),
         ExprKind::Index { index, .. } => match index.literal() {
             Some(Literal::Str(key)) => Some(*key),
@@ -153,7 +255,7 @@ fn total_by_name(
         TermKind::Item(_, key) => terms.as_str(*key),
         TermKind::Const(Const::Int(_)) => None,
         // Read out of something unknown, not worked out here.
-        TermKind::Opaque { .. } if !matches!(argument.expr.kind, ExprKind::Name(_)) => None,
+        TermKind::Opaque { .. } if !matches!(expr.kind, ExprKind::Name(_)) => None,
         _ => return None,
     };
     let is_total = |name: Name| {
@@ -183,11 +285,14 @@ fn total_by_help(program: &Program<'_>, term: Term) -> Option<&'static str> {
         let help = call.argument("help").known()?.value.single()?;
         is_it.then(|| program.terms().as_str(help))?
     })?;
-    let help = help.to_ascii_lowercase();
-    let has = |words: &[&str]| words.iter().any(|word| help.contains(word));
-    let is_total = has(&["total", "global", "effective", "across all", "over all", "of all gpus"])
-        && !has(&["per gpu", "per-gpu", "per device", "per-device", "per process", "each gpu"]);
-    is_total.then_some("the total of all ranks by its help text")
+    says_total(&help.to_ascii_lowercase()).then_some("the total of all ranks by its help text")
+}
+
+fn says_total(text: &str) -> bool {
+    let has = |words: &[&str]| words.iter().any(|word| text.contains(word));
+    has(&["total", "global", "effective", "across all", "over all", "of all gpus", "of all ranks"])
+        && !has(&["per gpu", "per-gpu", "per device", "per-device", "per process", "each gpu"])
+        && !has(&["per rank", "per-rank", "each rank", "each process"])
 }
 
 #[cfg(test)]

@@ -73,9 +73,7 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
     if !program.is_distributed() || program.weights_by_counts() {
         return;
     }
-    if program.language == Language::Python {
-        divided_by_own_counts(program, report);
-    }
+    divided_by_own_counts(program, report);
     for (site, value) in program.batch_sizes() {
         if !program.depends_on_rank(&value) || only_evaluates(program, site) {
             continue;
@@ -141,7 +139,7 @@ fn divided_by_own_counts(program: &Program<'_>, report: &mut Report<'_>) {
             if !seen.insert((term, is_loss)) {
                 continue;
             }
-            let TermKind::Binary(BinaryOp::Div, top, bottom) = *program.terms().kind(term) else {
+            let Some((BinaryOp::Div, top, bottom)) = program.arithmetic_of(term) else {
                 continue;
             };
             let parts = program.parts_of(bottom);
@@ -190,7 +188,7 @@ fn takes_all(program: &Program<'_>, call: &Call<'_>) -> bool {
 /// former.
 fn losses<'a>(program: &'a Program<'_>) -> Vec<(&'a Value, bool)> {
     let mut found = Vec::new();
-    for role in [Role::Backward, Role::ScaleLoss] {
+    for role in [Role::Backward, Role::FusedStep, Role::ScaleLoss] {
         for (_, call) in program.calls(role) {
             found.extend(call.receiver.iter().map(|value| (value, true)));
             found.extend(call.arguments.iter().map(|a| (&a.value, true)));
@@ -309,7 +307,10 @@ impl<'p> Program<'p> {
                     let given = call.arguments.iter().find(is_size);
                     found.extend(given.map(|a| (event.site, a.value.clone())));
                 }
-                Role::Random if self.language == Language::Rust => {
+                // Where only some ranks draw, they draw as many.
+                Role::Random
+                    if self.language == Language::Rust && !self.is_guarded(event.path) =>
+                {
                     let size = self.random_batch(call);
                     found
                         .extend(size.map(|v| (self.trained_at(event.id).unwrap_or(event.site), v)));
@@ -342,10 +343,14 @@ impl<'p> Program<'p> {
 
     /// `Tensor::randint(n, [batch], ..)`: rows drawn at random.
     fn random_batch(&self, call: &Call<'p>) -> Option<Value> {
-        if !call.name?.contains("randint") {
-            return None;
-        }
-        let size = call.arguments.iter().find(|a| a.name.is_some_and(|n| &*n == "size"))?;
+        let name = call.name?.as_str().rsplit('.').next()?;
+        let size = match name {
+            "randint" | "randint_low" => {
+                call.arguments.iter().find(|a| a.name.is_some_and(|n| &*n == "size"))?
+            }
+            "rand" | "randn" => call.arguments.first()?,
+            _ => return None,
+        };
         self.contents(size.value.single()?).into_iter().next()
     }
 }

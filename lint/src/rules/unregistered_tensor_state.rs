@@ -6,7 +6,7 @@ use crate::analysis::{
 use crate::model::{Expr, ExprKind, StmtKind};
 use crate::prelude::*;
 use crate::python::edit::Editor;
-use crate::table::Role;
+use crate::table::{Flag, Role};
 
 declare_rule! {
     /// A tensor that forward uses is a plain attribute, not a buffer.
@@ -179,10 +179,17 @@ fn is_bare_model(program: &Program<'_>, of: Term) -> bool {
                 && program.wrapped_module(o.id).is_some_and(|module| holds(module, term))
         })
     };
+    // In a field, or in a list that a field is.
     let is_part = || {
         program.events().iter().any(|event| match &event.kind {
             EventKind::AttributeStore { of: holder, value, .. } => {
-                holds(value, of) && is_wrapped(*holder)
+                let listed = || {
+                    value.terms().any(|list| {
+                        program.object_of(list).is_some_and(|o| o.class == ObjectClass::List)
+                            && program.contents(list).iter().any(|item| holds(item, of))
+                    })
+                };
+                is_wrapped(*holder) && (holds(value, of) || listed())
             }
             _ => false,
         })
@@ -198,6 +205,9 @@ fn drawn_alone<'r, 'p>(program: &'r Program<'p>, kept: Term) -> Option<&'r Event
         let EventKind::Call(call) = &event.kind else { continue };
         match call.role {
             Role::Random => drawn = drawn.or(Some(event)),
+            Role::InitParameter if program.has_flag(call, Flag::Random) => {
+                drawn = drawn.or(Some(event));
+            }
             Role::RegisterParameter | Role::RegisterBuffer | Role::Collective => return None,
             _ => {}
         }

@@ -1,3 +1,4 @@
+use crate::analysis::devices::Device;
 use crate::analysis::facts::Wrapper;
 use crate::analysis::{Event, Reach, Term};
 use crate::prelude::*;
@@ -29,27 +30,81 @@ declare_rule! {
     /// dist.init_process_group("nccl")
     /// model = DDP(nn.Linear(8, 1))
     /// ```
+    /// ```rust bad
+    /// use tch::{nn, Device};
+    /// use tch_ddp::{Backend, Ddp, GroupOptions, Launch, ProcessGroup};
+    ///
+    /// fn main() -> anyhow::Result<()> {
+    ///     let options = GroupOptions { backend: Backend::Nccl, ..Default::default() };
+    ///     let group = ProcessGroup::init(&Launch::from_env()?, options)?;
+    ///     let vs = nn::VarStore::new(Device::Cpu);
+    ///     let net = nn::linear(vs.root(), 8, 1, Default::default());
+    ///     let ddp = Ddp::new(net, vs, &group, Default::default())?; //~ wrong-wrap-order
+    ///     Ok(())
+    /// }
+    /// ```
+    /// ```rust good
+    /// use tch::nn;
+    /// use tch_ddp::{Backend, Ddp, GroupOptions, Launch, ProcessGroup};
+    ///
+    /// fn main() -> anyhow::Result<()> {
+    ///     let options = GroupOptions { backend: Backend::Nccl, ..Default::default() };
+    ///     let group = ProcessGroup::init(&Launch::from_env()?, options)?;
+    ///     let vs = nn::VarStore::new(group.device());
+    ///     let net = nn::linear(vs.root(), 8, 1, Default::default());
+    ///     let ddp = Ddp::new(net, vs, &group, Default::default())?;
+    ///     Ok(())
+    /// }
+    /// ```
     ///
     /// # Known limits
     /// A move that changes nothing, such as `.cuda()` of a module that is on its device, is
     /// fine and silent. In Rust the wrapper owns the store, so that most of this does not
-    /// compile.
+    /// compile; what is left is a store that stays on the CPU.
     pub static RULE = {
         name: "wrong-wrap-order",
         level: Level::Error,
         harm: Harm::Crash,
         tier: 1,
-        languages: PYTHON,
+        languages: BOTH,
         fix: FixKind::No,
         check,
     };
 }
 
 fn check(program: &Program<'_>, report: &mut Report<'_>) {
+    if program.language == Language::Rust {
+        return store_on_cpu(program, report);
+    }
     before_group(program, report);
     converted_after(program, report);
     changed_after(program, report);
     state_before_move(program, report);
+}
+
+/// tch-ddp: the store is still on the CPU, and the group talks over NCCL.
+fn store_on_cpu(program: &Program<'_>, report: &mut Report<'_>) {
+    if !program.uses_only_nccl() {
+        return;
+    }
+    for (event, call) in program.calls(Role::WrapDdp) {
+        let store = call.argument("vs").known().and_then(|a| a.value.single());
+        let Some(made) = store.and_then(|store| program.object_of(store)) else { continue };
+        let device = program.made_with(made, "device");
+        let on_cpu = device.is_some_and(|device| program.devices(device) == [Device::Cpu]);
+        let moves = program.calls(Role::Move).any(|(moved, moving)| {
+            moved.id < event.id
+                && moving.receiver.as_ref().is_none_or(|r| r.terms().any(|t| Some(t) == store))
+        });
+        if !on_cpu || moves || program.is_orphan(event) {
+            continue;
+        }
+        report
+            .at(event.site, "the model is wrapped while its variables are on the CPU")
+            .why("the group talks over NCCL, which takes tensors on GPUs alone")
+            .help("make the store on this rank's device: `nn::VarStore::new(group.device())`")
+            .related(made.site, "the store is made on the CPU here");
+    }
 }
 
 /// The wrapper is made before the process group.

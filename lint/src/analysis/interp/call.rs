@@ -7,7 +7,7 @@ use super::{Frame, Interpreter, Key, ObjectClass};
 use crate::analysis::event::{
     ArgumentValue, Call, EventId, EventKind, Forward, Modes, Node, Tree, Via,
 };
-use crate::analysis::term::{FrameId, FunctionRef, ObjectId, Taint, Term, TermKind};
+use crate::analysis::term::{ClassRef, FrameId, FunctionRef, ObjectId, Taint, Term, TermKind};
 use crate::analysis::value::{Alternative, Value};
 use crate::model::{
     Argument, Expr, ExprKind, Function, Name, Parameter, ParameterKind, Site, Spread, Stmt,
@@ -416,6 +416,12 @@ impl<'p> Interpreter<'p> {
                     let marked = self.marked(event, site);
                     self.add_item(term, &marked);
                 }
+                if let ObjectClass::Project(class) = class
+                    && self.is_rust()
+                    && !self.is_module_class(class)
+                {
+                    self.mark_fields(term, class, event, site);
+                }
                 term
             }
             TermKind::Const(_) | TermKind::Function { .. } | TermKind::Class(_) => term,
@@ -427,6 +433,23 @@ impl<'p> Interpreter<'p> {
                 origins.sort_unstable();
                 self.terms.opaque(site, self.frame.0 | 1 << 31, taint, &origins)
             }
+        }
+    }
+
+    /// What the fields of a struct hold that a forward gave comes from that forward.
+    fn mark_fields(&mut self, of: Term, class: ClassRef, event: EventId, site: Site) {
+        let definition = self.project.file(class.file).module.class(class.index);
+        for (position, field) in definition.fields.iter().enumerate() {
+            let key = Key::Attribute(of, field.name);
+            let Some(mut value) = self.read(&key) else { continue };
+            let mut at = site;
+            at.span.end = at.span.end.saturating_add(position as u32 + 1);
+            for alternative in &mut value.alternatives {
+                if !matches!(self.terms.kind(alternative.term), TermKind::Object(_)) {
+                    alternative.term = self.term_with_origin(alternative.term, event, at);
+                }
+            }
+            self.write(key, value);
         }
     }
 
@@ -659,7 +682,7 @@ impl<'p> Interpreter<'p> {
         let definition = self.function(callee.function);
         let class = definition
             .class
-            .map(|index| crate::analysis::term::ClassRef { file: callee.function.file, index });
+            .map(|index| ClassRef { file: callee.function.file, index });
         let class = class.or_else(|| self.class_by_impl(callee.function));
         let class = class.or_else(|| self.receiver_class(callee.bound)).or_else(|| {
             let closure = callee.closure?;
@@ -694,7 +717,7 @@ impl<'p> Interpreter<'p> {
         id
     }
 
-    fn receiver_class(&self, bound: Option<Term>) -> Option<crate::analysis::term::ClassRef> {
+    fn receiver_class(&self, bound: Option<Term>) -> Option<ClassRef> {
         match *self.terms.kind(bound?) {
             TermKind::Class(class) => Some(class),
             TermKind::Object(id) => match self.object(id).class {

@@ -500,6 +500,12 @@ impl<'p> Interpreter<'p> {
             return self.terms.binary(op, left, right);
         }
         let term = self.derived(site, &[&a, &b]);
+        if self.is_rust() && term != left && term != right {
+            self.arithmetic.insert(term, (op, left, right));
+            if op == BinaryOp::Div {
+                self.divisions.entry(term).or_insert(site);
+            }
+        }
         self.note_number(term, self.is_plain_number(left) && self.is_plain_number(right));
         term
     }

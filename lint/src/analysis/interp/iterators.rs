@@ -45,8 +45,40 @@ impl<'p> Interpreter<'p> {
                 let iterates = is_list || is_iterator(called_on(expr?)?);
                 Some(self.mapped(receiver, closure, iterates, site))
             }
+            ("fold", [start, closure]) => {
+                let item = self.item_at(receiver, site);
+                let given = [start.value.clone(), item];
+                self.closure_given(closure, given.into(), site)
+            }
+            ("filter", [closure]) => {
+                let item = self.item_at(receiver, site);
+                let kept = self.closure_given(closure, vec![item], site)?.single()?;
+                let of = [self.value(receiver)];
+                self.is_rank_pick(kept).then(|| self.share(site, &of))
+            }
             _ => None,
         }
+    }
+
+    /// What a closure gives for these values.
+    fn closure_given(
+        &mut self,
+        closure: &ArgumentValue<'p>,
+        values: Vec<Value>,
+        site: Site,
+    ) -> Option<Value> {
+        let function = closure.value.single()?;
+        if !matches!(self.terms.kind(function), TermKind::Function { .. }) {
+            return None;
+        }
+        let arguments = values.into_iter().enumerate().map(|(position, value)| ArgumentValue {
+            name: None,
+            position: Some(position),
+            expr: closure.expr,
+            value,
+            spread: false,
+        });
+        Some(self.call_value(&closure.value, arguments.collect(), site, None))
     }
 
     fn mapped(

@@ -158,6 +158,7 @@ impl<'p> Interpreter<'p> {
         let mut from: Vec<Value> = arguments.into_iter().map(|a| a.value).collect();
         from.push(self.value(receiver));
         self.give_away(&from);
+        self.grow_text((Some(receiver), &method), &from, site, expr);
         if takes_turns {
             return self.share(site, &from);
         }
@@ -231,6 +232,8 @@ impl<'p> Interpreter<'p> {
         let given: Vec<Value> =
             call.arguments.iter().map(|a| a.value.clone()).chain(receiver).collect();
         self.give_away(&given);
+        let method = call.name.map_or("", |name| name.as_str());
+        self.grow_text((call.receiver, method), &given, call.site, call.expr);
         if let Some(share) = self.share_by_stride(call, &given) {
             return share;
         }
@@ -242,6 +245,34 @@ impl<'p> Interpreter<'p> {
             return self.result(call, None, taint);
         };
         self.typed_result(call, returns, None, Taint::NONE)
+    }
+
+    /// `name.push_str(x)`, `path.push(x)` of Rust: the text or path depends on that, too.
+    fn grow_text(
+        &mut self,
+        (receiver, method): (Option<Term>, &str),
+        given: &[Value],
+        site: Site,
+        expr: Option<&'p Expr>,
+    ) {
+        let grows = matches!(
+            method.rsplit('.').next(),
+            Some("push" | "push_str" | "insert_str" | "set_extension" | "set_file_name")
+        );
+        let is_text = receiver.is_some_and(|receiver| match self.terms.kind(receiver) {
+            TermKind::Const(_) | TermKind::Text(_) | TermKind::Apply(..) => true,
+            TermKind::Opaque { .. } | TermKind::Binary(..) => !self.types.contains_key(&receiver),
+            _ => false,
+        });
+        if !self.is_rust() || !grows || !is_text {
+            return;
+        }
+        let Some(ExprKind::Call { callee, .. }) = expr.map(|e| &e.kind) else { return };
+        let ExprKind::Attribute { value, .. } = &callee.kind else { return };
+        if let ExprKind::Name(name) = value.kind {
+            let grown = self.derived_value(site, given);
+            self.assign_name(name, grown);
+        }
     }
 
     /// `range(rank, n, world)`, `islice(items, rank, None, world)`.
@@ -401,6 +432,9 @@ impl<'p> Interpreter<'p> {
             let taint = if row.has(Flag::Local) { Taint::LOCAL } else { Taint::NONE };
             return self.typed_result(call, class, Some(event), taint);
         }
+        if let Some(value) = self.filled_at_random(call, event) {
+            return value;
+        }
         if let Some(value) = self.given_receiver(call).or_else(|| self.pure(call)) {
             return value;
         }
@@ -412,6 +446,24 @@ impl<'p> Interpreter<'p> {
             self.note_number(term, true);
         }
         if row.has(Flag::Uniform) { self.untainted(&value, call.site, event) } else { value }
+    }
+
+    /// `Tensor::empty(..).uniform_(0., 1.)` of tch: a tensor just made is random now.
+    fn filled_at_random(&mut self, call: &Outside<'p>, event: EventId) -> Option<Value> {
+        let receiver = call.receiver.filter(|_| self.is_rust() && call.has(Flag::Random))?;
+        let is_new = call.role == Role::InitParameter
+            && self.terms.origins(receiver).iter().any(|&origin| {
+                matches!(&self.events[origin.0 as usize].kind, EventKind::Call(made)
+                    if made.role == Role::MakeTensor && made.result.single() == Some(receiver))
+            });
+        if !is_new {
+            return None;
+        }
+        let value = self.result(call, Some(event), Taint::RANDOM);
+        if let Some(term) = value.single() {
+            self.types.insert(term, Name::new("tch.Tensor"));
+        }
+        Some(value)
     }
 
     /// What a call of a class, or of something with a known result type, gives. Tensors are
@@ -440,6 +492,9 @@ impl<'p> Interpreter<'p> {
             if let Some(term) = value.single() {
                 let class = if is_old_maker { Name::new("torch.Tensor") } else { class };
                 self.types.insert(term, class);
+                if let Some(receiver) = call.receiver.filter(|_| self.is_rust()) {
+                    self.method_of.insert(term, receiver);
+                }
             }
             return value;
         }
@@ -461,6 +516,9 @@ impl<'p> Interpreter<'p> {
         let value = call.first().cloned().unwrap_or_else(|| self.value(set));
         if let Some(name) = name {
             self.write(Key::Attribute(receiver, name), value);
+            if let Some(argument) = call.arguments.first() {
+                self.settings.insert((receiver, name), (call.site.file, argument.expr));
+            }
         }
         self.value(receiver)
     }
@@ -472,6 +530,7 @@ impl<'p> Interpreter<'p> {
 
     fn local_result(&mut self, call: &Outside<'p>, event: EventId) -> Value {
         let taint = match call.role {
+            Role::Random if call.has(Flag::Local) => Taint::RANDOM.with(Taint::LOCAL),
             Role::Random => Taint::RANDOM,
             _ => Taint::LOCAL,
         };

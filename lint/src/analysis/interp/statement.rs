@@ -649,10 +649,11 @@ impl<'p> Interpreter<'p> {
         id: LoopId,
     ) -> (Header, Option<Term>, bool, bool) {
         match header {
-            LoopHeader::For { target, .. } => {
+            LoopHeader::For { target, iter } => {
                 let iterated = iterated.cloned().unwrap_or_else(|| self.nothing());
                 let item = self.item_in_loop(&iterated, target);
                 self.assign(target, &item, false);
+                self.count_rounds(target, iter);
                 (Header::Over(iterated), item.single(), false, false)
             }
             LoopHeader::While { test } => {
@@ -667,6 +668,23 @@ impl<'p> Interpreter<'p> {
                 (Header::While(condition), None, true, certain)
             }
             LoopHeader::Forever => (Header::Forever, None, false, true),
+        }
+    }
+
+    /// `for (i, x) in items.enumerate()` of Rust: all ranks count alike, whatever the items are.
+    fn count_rounds(&mut self, target: &'p Expr, iter: &'p Expr) {
+        let ExprKind::Call { callee, .. } = &iter.kind else { return };
+        let ExprKind::Collection { items, .. } = &target.kind else { return };
+        let enumerates = self.is_rust() && callee.last_name().is_some_and(|n| &*n == "enumerate");
+        if let Some(Expr { kind: ExprKind::Name(name), span }) = items.first()
+            && enumerates
+        {
+            // Another term than the one the pattern bound.
+            let instance = 1 << 26 | (self.frame.0 & 0x3ff_ffff);
+            let index = self.terms.opaque(self.site(*span), instance, Taint::NONE, &[]);
+            self.counters.insert(index);
+            let index = self.value(index);
+            self.assign_name(*name, index);
         }
     }
 
