@@ -168,6 +168,10 @@ pub(super) struct Interpreter<'p> {
     with_bodies: Vec<WithBody<'p>>,
     entering_context: bool,
     function_marks: FxHashMap<FunctionRef, Role>,
+    /// Decorators of the project on methods, innermost first.
+    method_decorators: FxHashMap<FunctionRef, Vec<(&'p Expr, Term)>>,
+    /// Methods whose decorators run now: what these call is the method itself.
+    bare_methods: Vec<FunctionRef>,
     last_runs: FxHashMap<FunctionRef, call::Memo>,
     active: FxHashMap<FunctionRef, u32>,
     known_hash: u64,
@@ -246,6 +250,8 @@ impl<'p> Interpreter<'p> {
             with_bodies: Vec::new(),
             entering_context: false,
             function_marks: FxHashMap::default(),
+            method_decorators: FxHashMap::default(),
+            bare_methods: Vec::new(),
             last_runs: FxHashMap::default(),
             active: FxHashMap::default(),
             known_hash: 0,

@@ -307,9 +307,7 @@ impl<'p> Program<'p> {
         let Some(store) = store.and_then(Value::single) else { return true };
         let held = self.made_with(self.object(wrapper), "vs").and_then(Value::single);
         let of = self.attribute_now(store, "<of>").and_then(Value::single);
-        of == Some(self.term_of(wrapper))
-            || held == Some(store)
-            || self.object_of(store).is_none()
+        of == Some(self.term_of(wrapper)) || held == Some(store) || self.object_of(store).is_none()
     }
 
     /// The events of optimizer steps, a gradient scaler's included.
@@ -352,6 +350,13 @@ impl<'p> Program<'p> {
             .map(|node| node.condition)
             .filter(|&condition| self.mentions(condition, &counts))
             .collect()
+    }
+
+    /// The wrappers whose gradients a backward reduces, with their forwards.
+    pub fn reduces(&self, call: &Call<'p>) -> Vec<(&Event<'p>, super::ObjectId)> {
+        let mut through = self.wrappers_behind(call);
+        through.retain(|(forward, _)| forward.modes.grad && !forward.modes.no_sync);
+        through
     }
 
     /// Which wrappers a backward sends gradients through.

@@ -124,14 +124,32 @@ fn check_good(block: &Block) -> Result<(), String> {
     compare(&project, &findings.iter().filter(counted).collect::<Vec<_>>())
 }
 
+/// Comments, quotes and line ends survive, whatever the line ends are.
 fn check_fixed(rule: &Rule, bad: &Block, fixed: &Block) -> Result<(), String> {
-    let mut project = project_of(bad, true);
+    for line_end in ["\n", "\r\n"] {
+        let [bad, fixed] = [bad, fixed].map(|block| with_line_ends(block, line_end));
+        check_fixes(rule, bad, &fixed)?;
+    }
+    Ok(())
+}
+
+fn with_line_ends(block: &Block, line_end: &str) -> Project {
+    let project = project_of(block, true);
+    let texts = project.files.iter().map(|file| file.text.replace('\n', line_end));
+    let texts: Vec<(String, String)> =
+        project.files.iter().map(|file| file.path.clone()).zip(texts).collect();
+    self::project(&texts.iter().map(|(path, text)| (&**path, &**text)).collect::<Vec<_>>())
+}
+
+fn check_fixes(rule: &Rule, bad: Project, fixed: &Project) -> Result<(), String> {
+    let original = bad.files.first().map_or_else(String::new, |file| file.text.to_string());
+    let mut project = bad;
     for _ in 0..N_ROUNDS_MAX {
         let findings = lint(&project);
         let fixes = findings.iter().filter(|finding| finding.rule == rule.name);
         let round = fixes::apply(&project, fixes.filter_map(|finding| finding.fix.as_ref()));
         if round.texts.is_empty() {
-            return compare_texts(&project, &project_of(fixed, true));
+            return compare_texts(&project, fixed);
         }
         let sources = project.files.iter().map(|file| {
             let new = round.texts.iter().find(|(id, _)| *id == file.id);
@@ -144,7 +162,7 @@ fn check_fixed(rule: &Rule, bad: &Block, fixed: &Block) -> Result<(), String> {
             return Err(format!("the fix breaks the syntax: {errors:?}\n{}", file.text));
         }
     }
-    Err(format!("fixes do not come to an end:\n{}", bad.text))
+    Err(format!("fixes do not come to an end:\n{original}"))
 }
 
 fn compare_texts(got: &Project, expected: &Project) -> Result<(), String> {

@@ -1,6 +1,6 @@
 use rustc_hash::FxHashSet;
 
-use crate::analysis::{Event, EventKind, LoopNode, ObjectId, TermKind};
+use crate::analysis::{Event, EventKind, LoopNode, ObjectClass, ObjectId, TermKind};
 use crate::prelude::*;
 use crate::table::Role;
 
@@ -191,7 +191,7 @@ fn late_step<'a, 'p>(
         let waits = if program.is_within(step, round.site) {
             counts_rounds(program, step, backward)
         } else {
-            counts_to_a_range(program, round) && follows(program, step, backward, round)
+            walks_over_several(program, round) && follows(program, step, backward, round)
         };
         if !waits {
             return None;
@@ -205,6 +205,12 @@ fn late_step<'a, 'p>(
 fn counts_rounds(program: &Program<'_>, step: &Event<'_>, backward: &Event<'_>) -> bool {
     let of_backward = program.counted_conditions(backward);
     program.counted_conditions(step).iter().any(|condition| !of_backward.contains(condition))
+}
+
+/// Over micro-batches: a range, not known to be of 1, or a list that grew before.
+fn walks_over_several(program: &Program<'_>, round: &LoopNode) -> bool {
+    let is_list = |term| program.object_of(term).is_some_and(|o| o.class == ObjectClass::List);
+    round.over.is_some_and(is_list) || counts_to_a_range(program, round)
 }
 
 /// `for _ in range(n)`, `for _ in 0..n`, n not known to be 1.
@@ -412,6 +418,49 @@ for epoch in range(3):
     for i in range(10):
         micro(torch.rand(2, 2), i)
 ",
+        );
+    }
+
+    #[test]
+    fn a_list_of_micro_batches_counts() {
+        check_python(
+            r#"
+import os
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+class LM:
+    def __init__(self, cfg, g):
+        self.cfg = cfg
+        self.net = DDP(torch.nn.Linear(8, 8).cuda(), device_ids=[g])
+        self.opt = torch.optim.AdamW(self.net.parameters(), lr=cfg["lr"])
+    def update(self, batches):
+        self.opt.zero_grad(set_to_none=True)
+        for i, (x,) in enumerate(batches):
+            loss = self.net(x.cuda()).pow(2).mean() / len(batches)
+            loss.backward()  # ~ accumulation-without-no-sync
+        torch.nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)
+        self.opt.step()
+def main():
+    dist.init_process_group("nccl")
+    g = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(g)
+    ds = TensorDataset(torch.randn(100, 8))
+    smp = DistributedSampler(ds)
+    dl = DataLoader(ds, 4, sampler=smp)
+    lm = LM({"lr": 1e-3}, g)
+    for ep in range(3):
+        smp.set_epoch(ep)
+        chunk = []
+        for b in dl:
+            chunk.append(b)
+            if len(chunk) == 4:
+                lm.update(chunk)
+                chunk = []
+if __name__ == "__main__":
+    main()
+"#,
         );
     }
 }

@@ -161,11 +161,7 @@ fn check_tch(program: &Program<'_>, report: &mut Report<'_>) {
 
 /// The methods of a model that ran inside its wrapper's forward, and whether the wrapper called
 /// them itself.
-fn run_through(
-    program: &Program<'_>,
-    wrapper: ObjectId,
-    part: Term,
-) -> Vec<(FunctionRef, bool)> {
+fn run_through(program: &Program<'_>, wrapper: ObjectId, part: Term) -> Vec<(FunctionRef, bool)> {
     let class = program.object_of(part).and_then(|o| program.class_of(o));
     let mut found: Vec<(FunctionRef, bool)> = Vec::new();
     for event in program.events().iter().filter(|e| e.modes.wrapper == Some(wrapper)) {
@@ -585,6 +581,12 @@ fn met_by(
             met = lengths.filter(|e| is_it(e, expr.span)).map(|_| here);
             return;
         }
+        // Each sample with its length: `zip(h, lengths)`.
+        if meets == Meets::Lengths && matches!(&callee.kind, ExprKind::Name(n) if &**n == "zip") {
+            let lengths = arguments.iter().skip(1).any(|a| is_it(&a.value, expr.span));
+            met = lengths.then_some(here);
+            return;
+        }
         let Some(inner) = own_module(program, module, callee) else { return };
         if meets == Meets::Hidden && is_recurrent(program, inner) {
             let state = argument_of(arguments, 1, "hx");
@@ -636,13 +638,10 @@ fn own_module(program: &Program<'_>, module: Term, callee: &Expr) -> Option<Term
 }
 
 fn is_recurrent(program: &Program<'_>, module: Term) -> bool {
-    program
-        .object_of(module)
-        .and_then(|o| program.outside_class(o))
-        .is_some_and(|name| {
-            let kind = name.strip_prefix("torch.nn.").or_else(|| name.strip_prefix("tch.nn."));
-            matches!(kind, Some("LSTM" | "GRU" | "RNN"))
-        })
+    program.object_of(module).and_then(|o| program.outside_class(o)).is_some_and(|name| {
+        let kind = name.strip_prefix("torch.nn.").or_else(|| name.strip_prefix("tch.nn."));
+        matches!(kind, Some("LSTM" | "GRU" | "RNN"))
+    })
 }
 
 /// What the names of a function are set to.
@@ -654,7 +653,7 @@ struct Locals<'f> {
 impl<'f> Locals<'f> {
     fn of(definition: &'f Function) -> Self {
         let mut set: FxHashMap<Name, Vec<(Span, &'f Expr)>> = FxHashMap::default();
-        each_assignment(&definition.body, &mut |target, value| {
+        each_pair(&definition.body, &mut |target, value| {
             target.each_inside(&mut |e| {
                 if let ExprKind::Name(name) = &e.kind {
                     set.entry(*name).or_default().push((target.span, value));
@@ -903,6 +902,19 @@ fn is_batch(code: &Code<'_, '_>, expr: &Expr, is_forward: bool, depth: u32) -> b
     }
 }
 
+/// Each assignment, those of `a, b = x, y` one by one.
+fn each_pair<'m>(body: &'m [Stmt], each: &mut dyn FnMut(&'m Expr, &'m Expr)) {
+    each_assignment(body, &mut |target, value| match (&target.kind, &value.kind) {
+        (
+            ExprKind::Collection { items: targets, .. },
+            ExprKind::Collection { items: values, .. },
+        ) if targets.len() == values.len() => {
+            targets.iter().zip(values).for_each(|(target, value)| each(target, value));
+        }
+        _ => each(target, value),
+    });
+}
+
 fn each_assignment<'m>(body: &'m [Stmt], each: &mut dyn FnMut(&'m Expr, &'m Expr)) {
     for statement in body {
         match &statement.kind {
@@ -1148,6 +1160,95 @@ model = torch.nn.DataParallel(Net().cuda())
 for x, h in []:
     model(x, h, [4, 4])[0].sum().backward()
 ",
+        );
+    }
+
+    #[test]
+    fn lengths_that_a_collate_function_lists_count() {
+        check_files(&[
+            (
+                "data.py",
+                "
+import torch
+def collate(samples):
+    toks = torch.nn.utils.rnn.pad_sequence([s[0] for s in samples], batch_first=True)
+    sizes = [len(s[0]) for s in samples]
+    return toks, sizes, torch.stack([s[1] for s in samples])
+",
+            ),
+            (
+                "net.py",
+                "
+import torch
+from torch import nn
+class Tagger(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.e = nn.Embedding(99, 8)
+        self.o = nn.Linear(8, 2)
+    def forward(self, toks, sizes):
+        h = self.e(toks)
+        pooled = []
+        for row, n in zip(h, sizes):
+            pooled.append(row[:n].mean(0))
+        return self.o(torch.stack(pooled))
+",
+            ),
+            (
+                "main.py",
+                r#"
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+from data import collate
+from net import Tagger
+def main():
+    ds = [(torch.randint(99, (i % 7 + 1,)), torch.tensor(i % 2)) for i in range(100)]
+    loader = DataLoader(ds, batch_size=10, collate_fn=collate, shuffle=True)
+    net = nn.DataParallel(Tagger()).cuda()
+    opt = torch.optim.Adam(net.parameters())
+    for epoch in range(3):
+        for toks, sizes, y in loader:
+            out = net(toks.cuda(), sizes)  # ~ batch-reduction-in-forward
+            loss = nn.functional.cross_entropy(out, y.cuda())
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+if __name__ == "__main__":
+    main()
+"#,
+            ),
+        ]);
+    }
+
+    #[test]
+    fn two_encoders_in_one_assignment_count() {
+        check_python(
+            r#"
+import torch
+import torch.nn as nn
+class DualEncoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.text = nn.Linear(30, 16)
+        self.image = nn.Linear(40, 16)
+    def forward(self, t, i):
+        zt, zi = self.text(t), self.image(i)
+        sim = zt @ zi.t()  # ~ batch-reduction-in-forward
+        return sim
+def main():
+    net = nn.DataParallel(DualEncoder()).cuda()
+    opt = torch.optim.AdamW(net.parameters())
+    for _ in range(100):
+        s = net(torch.randn(64, 30).cuda(), torch.randn(64, 40).cuda())
+        y = torch.arange(s.shape[1], device=s.device)
+        loss = nn.functional.cross_entropy(s, y)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+if __name__ == "__main__":
+    main()
+"#,
         );
     }
 }

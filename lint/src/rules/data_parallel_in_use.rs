@@ -157,4 +157,44 @@ for _ in range(2):
 ",
         );
     }
+
+    #[test]
+    fn a_wrap_in_a_helper_of_another_file_counts() {
+        check_files(&[
+            (
+                "parallel.py",
+                "
+from torch import nn
+class Spread:
+    def __init__(self, gpus):
+        self.gpus = gpus
+    def __call__(self, net):
+        return nn.DataParallel(net, self.gpus) if self.gpus else net  # ~ data-parallel-in-use
+",
+            ),
+            (
+                "main.py",
+                "
+import torch
+from parallel import Spread
+spread = Spread([0, 1])
+net = spread(torch.nn.Linear(3, 3).cuda())
+net(torch.randn(4, 3).cuda()).sum().backward()
+",
+            ),
+        ]);
+    }
+
+    #[test]
+    fn the_wrapper_of_several_processes_is_silent() {
+        check_python(
+            "
+import torch
+from torch.nn.parallel import DistributedDataParallel as DataParallel
+torch.distributed.init_process_group('gloo')
+net = DataParallel(torch.nn.Linear(3, 3))
+net(torch.randn(4, 3)).sum().backward()
+",
+        );
+    }
 }

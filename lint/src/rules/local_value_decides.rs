@@ -96,6 +96,7 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
             || n_parts(program, decision.condition) > N_PARTS_MAX
             || looks_from_afar(program, decision.condition)
             || asks_whether_there_is(program, decision.condition)
+            || is_of_one_file(program, decision.condition)
         {
             continue;
         }
@@ -146,9 +147,7 @@ fn asks_whether_there_is(program: &Program<'_>, condition: Term) -> bool {
     program.language == Language::Rust
         && match program.terms().kind(condition) {
             TermKind::Not(inner) => asks_whether_there_is(program, *inner),
-            TermKind::Compare(CompareOp::Is, a, b) => {
-                [*a, *b].contains(&program.terms().none)
-            }
+            TermKind::Compare(CompareOp::Is, a, b) => [*a, *b].contains(&program.terms().none),
             _ => false,
         }
 }
@@ -160,6 +159,18 @@ const N_ORIGINS_MAX: usize = 10;
 fn looks_from_afar(program: &Program<'_>, condition: Term) -> bool {
     program.terms().origins(condition).len() > N_ORIGINS_MAX
         && matches!(source_of(program, condition), DISK | CLOCK)
+}
+
+/// What a file holds that all ranks read, and nothing of this rank's own went into it.
+fn is_of_one_file(program: &Program<'_>, condition: Term) -> bool {
+    let origins = program.terms().origins(condition);
+    let own = [Role::Loss, Role::Random, Role::Time, Role::PathExists, Role::Reduce];
+    let is_load = |&origin: &_| program.event(origin).call().is_some_and(|c| c.role == Role::Load);
+    let is_own = |&origin: &_| match &program.event(origin).kind {
+        EventKind::Call(call) => own.contains(&call.role),
+        kind => matches!(kind, EventKind::Forward(_)),
+    };
+    origins.iter().any(is_load) && !origins.iter().any(is_own)
 }
 
 /// A condition of more parts than people write: it tells by which ways a value came here.
@@ -367,5 +378,105 @@ fn main() -> Result<()> {
         ] {
             check_rust(&program(batches));
         }
+    }
+
+    #[test]
+    fn a_stopper_that_starts_without_a_best_value_counts() {
+        check_files(&[
+            (
+                "fit.py",
+                r#"
+import os
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from stopping import EarlyStopping
+@torch.no_grad()
+def validate(net, loader):
+    net.eval()
+    s = torch.zeros(2, device="cuda")
+    for x, y in loader:
+        s[0] += F.mse_loss(net(x.cuda()), y.cuda(), reduction="sum")
+        s[1] += len(x)
+    return (s[0] / s[1]).item()
+def main():
+    dist.init_process_group("nccl")
+    g = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(g)
+    tr, va = (TensorDataset(torch.randn(100, 4), torch.randn(100, 1)) for _ in range(2))
+    ts, vs = DistributedSampler(tr), DistributedSampler(va, shuffle=False)
+    tl, vl = DataLoader(tr, 10, sampler=ts), DataLoader(va, 10, sampler=vs)
+    net = DDP(torch.nn.Linear(4, 1).cuda(), device_ids=[g])
+    opt = torch.optim.AdamW(net.parameters())
+    es = EarlyStopping(patience=3)
+    for epoch in range(50):
+        ts.set_epoch(epoch)
+        net.train()
+        for x, y in tl:
+            loss = F.mse_loss(net(x.cuda()), y.cuda())
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+        val = validate(net, vl)
+        es(val)
+        if es.early_stop:  # ~ local-value-decides
+            break
+if __name__ == "__main__":
+    main()
+"#,
+            ),
+            (
+                "stopping.py",
+                "
+class EarlyStopping:
+    def __init__(self, patience=5):
+        self.patience = patience
+        self.counter = 0
+        self.best_score = None
+        self.early_stop = False
+    def __call__(self, val_loss):
+        score = -val_loss
+        if self.best_score is None or score > self.best_score:
+            self.best_score = score
+            self.counter = 0
+        else:
+            self.counter += 1
+            if self.counter >= self.patience:
+                self.early_stop = True
+",
+            ),
+        ]);
+    }
+
+    #[test]
+    fn a_step_left_out_for_a_bad_loss_counts() {
+        check_python(
+            r#"
+import os
+import math
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+def main():
+    dist.init_process_group("nccl")
+    g = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(g)
+    torch.manual_seed(dist.get_rank())
+    net = DDP(torch.nn.Linear(4, 4).cuda(), device_ids=[g])
+    opt = torch.optim.AdamW(net.parameters())
+    for step in range(100):
+        loss = net(torch.randn(4, 4).cuda()).pow(2).mean()
+        if not math.isfinite(loss.item()):  # ~ local-value-decides
+            opt.zero_grad()
+            continue
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+if __name__ == "__main__":
+    main()
+"#,
+        );
     }
 }

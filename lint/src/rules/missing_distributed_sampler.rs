@@ -205,7 +205,8 @@ fn whole_walk_of_method(program: &Program<'_>, head: Site) -> Option<Site> {
         let frame = program.frame(event.frame);
         let call = frame.call.filter(|c| c.file == head.file && head.span.contains(c.span))?;
         let function = frame.function?;
-        let text = program.text(Site { file: function.file, span: program.function(function).span });
+        let text =
+            program.text(Site { file: function.file, span: program.function(function).span });
         let has = |words: &[&str]| words.iter().any(|word| text.contains(word));
         let whole = has(&[".chunks(", ".chunks_exact(", ".split("])
             && has(&[".shuffle(", "randperm("])

@@ -476,4 +476,34 @@ for batch in data:
 ",
         );
     }
+
+    #[test]
+    fn a_switch_that_is_one_round_early_counts() {
+        check_python(
+            r#"
+import os
+from contextlib import nullcontext
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+def main(accum=4):
+    dist.init_process_group("nccl")
+    g = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(g)
+    torch.manual_seed(dist.get_rank())
+    net = DDP(torch.nn.Linear(8, 8).cuda(), device_ids=[g])
+    opt = torch.optim.SGD(net.parameters(), 0.1)
+    for i in range(100):
+        sync = i % accum == 0
+        with nullcontext() if sync else net.no_sync():  # ~ misused-no-sync
+            loss = net(torch.randn(4, 8).cuda()).mean() / accum
+            loss.backward()
+        if (i + 1) % accum == 0:
+            opt.step()
+            opt.zero_grad()
+if __name__ == "__main__":
+    main()
+"#,
+        );
+    }
 }

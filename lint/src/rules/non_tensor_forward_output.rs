@@ -144,7 +144,9 @@ fn odd_type(program: &Program<'_>, file: FileId, declared: &Expr) -> Option<&'st
             let is_tuple = text.starts_with('(') && text.ends_with(')');
             match (&*value.last_name()?, &index.kind) {
                 // The error is no output.
-                ("Result", ExprKind::Collection { items, .. }) if !is_tuple => again(items.first()?),
+                ("Result", ExprKind::Collection { items, .. }) if !is_tuple => {
+                    again(items.first()?)
+                }
                 ("Result" | "Option" | "Vec" | "Box", _) => again(index),
                 _ => None,
             }
@@ -406,5 +408,60 @@ for _ in range(3):
     net(torch.ones(1, 2))
 ",
         );
+    }
+
+    #[test]
+    fn objects_of_another_file_count() {
+        check_files(&[
+            (
+                "detector.py",
+                "
+import torch.nn as nn
+from structures import Boxes
+class Detector(nn.Module):
+    def __init__(self, k):
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, padding=1)
+        self.reg = nn.Conv2d(8, 4, 1)
+        self.cls = nn.Conv2d(8, k, 1)
+    def forward(self, images):
+        f = self.stem(images).relu()
+        boxes, scores = self.reg(f).flatten(2), self.cls(f).flatten(2)
+        return [Boxes(b, s) for b, s in zip(boxes, scores)]  # ~ non-tensor-forward-output
+",
+            ),
+            (
+                "engine.py",
+                r#"
+import torch
+import torch.nn as nn
+from detector import Detector
+class Engine:
+    def __init__(self, model):
+        self.model = nn.DataParallel(model).cuda()
+        self.opt = torch.optim.SGD(self.model.parameters(), lr=0.02)
+    def train_one_epoch(self, batches):
+        for imgs in batches:
+            out = self.model(imgs.cuda())
+            loss = sum(b.xyxy.abs().mean() + b.scores.mean() for b in out)
+            self.opt.zero_grad()
+            loss.backward()
+            self.opt.step()
+if __name__ == "__main__":
+    Engine(Detector(3)).train_one_epoch([torch.rand(4, 3, 16, 16) for _ in range(5)])
+"#,
+            ),
+            (
+                "structures.py",
+                "
+class Boxes:
+    def __init__(self, xyxy, scores):
+        self.xyxy = xyxy
+        self.scores = scores
+    def __len__(self):
+        return self.xyxy.shape[0]
+",
+            ),
+        ]);
     }
 }

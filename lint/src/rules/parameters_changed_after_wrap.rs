@@ -595,4 +595,47 @@ for _ in range(3):
 ",
         );
     }
+
+    #[test]
+    fn a_part_frozen_in_another_file_counts() {
+        check_files(&[
+            (
+                "stages.py",
+                "
+def freeze(part):
+    for weight in part.parameters():
+        weight.requires_grad_(False)  # ~ parameters-changed-after-wrap
+def warm_up(model, step):
+    if step == 100:
+        freeze(model.module.encoder)
+",
+            ),
+            (
+                "main.py",
+                r#"
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from stages import warm_up
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.Linear(4, 4)
+        self.decoder = nn.Linear(4, 4)
+    def forward(self, x):
+        return self.decoder(self.encoder(x))
+def main():
+    torch.distributed.init_process_group("nccl")
+    model = DDP(Net().cuda())
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(1000):
+        warm_up(model, step)
+        model(torch.randn(2, 4).cuda()).mean().backward()
+        opt.step()
+if __name__ == "__main__":
+    main()
+"#,
+            ),
+        ]);
+    }
 }

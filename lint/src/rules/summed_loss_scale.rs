@@ -150,9 +150,9 @@ fn summed_by_tch<'e, 'p>(
         Role::Loss => is_told(program, call, "Sum").then_some((event, call)),
         Role::Reduce => {
             let sums = call.name.is_some_and(|name| name.ends_with(".sum"));
-            let of_each = receiver.and_then(|term| program.maker(term)).is_some_and(|(_, made)| {
-                made.role == Role::Loss && is_told(program, made, "None")
-            });
+            let of_each = receiver
+                .and_then(|term| program.maker(term))
+                .is_some_and(|(_, made)| made.role == Role::Loss && is_told(program, made, "None"));
             (sums && (of_each || sums_pointwise(event))).then_some((event, call))
         }
         Role::ChangeKind | Role::Passthrough => summed_by_tch(program, receiver?),
@@ -174,9 +174,9 @@ fn sums_pointwise(event: &Event<'_>) -> bool {
     let Some(ExprKind::Call { callee, .. }) = event.expr.map(|e| &e.kind) else { return false };
     let ExprKind::Attribute { value, .. } = &callee.kind else { return false };
     let ExprKind::Call { callee, .. } = &value.kind else { return false };
-    callee.last_name().is_some_and(|name| {
-        matches!(&*name, "square" | "abs" | "pow" | "pow_tensor_scalar")
-    })
+    callee
+        .last_name()
+        .is_some_and(|name| matches!(&*name, "square" | "abs" | "pow" | "pow_tensor_scalar"))
 }
 
 /// What a loss function, or the object that is one, is told of its reduction.

@@ -64,7 +64,8 @@ declare_rule! {
     ///
     /// # Known limits
     /// A batch size is taken for a total by its name (`total`, `global`, `effective`), by the
-    /// help text of its option, or by the comment on its field. Schedules of one's own, made of a function, are silent.
+    /// help text of its option, or by the comment on its field. Schedules of one's own, made of
+    /// a function, are silent.
     pub static RULE = {
         name: "undivided-batch-size",
         level: Level::Warning,
@@ -110,7 +111,15 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
 fn schedules<'a>(program: &'a Program<'_>) -> Vec<(Site, Vec<&'a Value>)> {
     let mut found = Vec::new();
     for (event, call) in program.calls(Role::Scheduler) {
-        found.push((event.site, call.arguments.iter().map(|a| &a.value).collect()));
+        // In a helper that computes the schedule: where that is asked for.
+        let frame = program.frame(event.frame);
+        let by_function = call.arguments.iter().any(|a| {
+            let kind = a.value.single().map(|t| program.terms().kind(t));
+            matches!(kind, Some(TermKind::Function { closure: Some(of), .. }) if *of == frame.id)
+        });
+        let site = frame.call.filter(|_| by_function && frame.caller.is_some());
+        let values = call.arguments.iter().map(|a| &a.value).collect();
+        found.push((site.unwrap_or(event.site), values));
     }
     for object in program.objects().iter().filter(|o| o.role == Role::Scheduler) {
         found.push((object.site, object.arguments.iter().map(|a| &a.value).collect()));
@@ -172,7 +181,10 @@ fn check_tch(program: &Program<'_>, report: &mut Report<'_>, samplers: &[&Object
         let Some(word) = word else { continue };
         let site = Site { file, span: expr.span };
         report
-            .at(site, format!("each rank takes batches of `{}`, which is {word}", program.text(site)))
+            .at(
+                site,
+                format!("each rank takes batches of `{}`, which is {word}", program.text(site)),
+            )
             .why("the batch of one step is that size times the number of ranks")
             .help("divide it by the number of ranks: `batch_size / group.world_size()`");
     }
@@ -427,6 +439,107 @@ torch.optim.lr_scheduler.CosineAnnealingLR(opt, T_max=10 * len(loader))
 torch.optim.lr_scheduler.CosineAnnealingLR(opt, len(data) // (4 * dist.get_world_size()))
 torch.optim.lr_scheduler.StepLR(opt, step_size=30)
 ",
+        );
+    }
+
+    #[test]
+    fn a_schedule_computed_by_a_function_counts() {
+        check_files(&[
+            (
+                "sched.py",
+                "
+import math
+from torch.optim.lr_scheduler import LambdaLR
+def warmup_cosine(opt, warmup, total):
+    def f(step):
+        if step < warmup:
+            return step / max(1, warmup)
+        return 0.5 * (1 + math.cos(math.pi * (step - warmup) / (total - warmup)))
+    return LambdaLR(opt, f)
+",
+            ),
+            (
+                "train.py",
+                r#"
+import math
+import os
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, TensorDataset, DistributedSampler
+from sched import warmup_cosine
+class Cfg:
+    bs = 32
+    epochs = 4
+def main(cfg):
+    dist.init_process_group("nccl")
+    g = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(g)
+    ds = TensorDataset(torch.randn(1024, 3))
+    smp = DistributedSampler(ds)
+    dl = DataLoader(ds, batch_size=cfg.bs, sampler=smp)
+    net = DDP(torch.nn.Linear(3, 3).cuda(), device_ids=[g])
+    opt = torch.optim.AdamW(net.parameters())
+    steps = math.ceil(len(ds) / cfg.bs)
+    total = steps * cfg.epochs
+    sch = warmup_cosine(opt, total // 10, total)  # ~ undivided-batch-size
+    for ep in range(cfg.epochs):
+        smp.set_epoch(ep)
+        for (x,) in dl:
+            loss = net(x.cuda()).mean()
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+            sch.step()
+if __name__ == "__main__":
+    main(Cfg)
+"#,
+            ),
+        ]);
+    }
+
+    #[test]
+    fn a_total_divided_by_the_gpus_of_a_node_is_silent() {
+        check_python(
+            r#"
+import argparse
+import os
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch.utils.data import DataLoader, TensorDataset, DistributedSampler
+parser = argparse.ArgumentParser()
+HELP = "mini-batch size, the total over all GPUs of the node"
+parser.add_argument("--batch-size", default=256, type=int, help=HELP)
+parser.add_argument("--workers", default=4, type=int)
+parser.add_argument("--world-size", default=1, type=int)
+parser.add_argument("--rank", default=0, type=int)
+def work(gpu, n, args):
+    args.rank = args.rank * n + gpu
+    dist.init_process_group("nccl", world_size=args.world_size, rank=args.rank)
+    torch.cuda.set_device(gpu)
+    args.batch_size = int(args.batch_size / n)
+    args.workers = int((args.workers + n - 1) / n)
+    ds = TensorDataset(torch.randn(1024, 3))
+    smp = DistributedSampler(ds)
+    dl = DataLoader(ds, batch_size=args.batch_size, num_workers=args.workers, sampler=smp)
+    net = torch.nn.Linear(3, 3).cuda(gpu)
+    net = torch.nn.parallel.DistributedDataParallel(net, device_ids=[gpu])
+    opt = torch.optim.SGD(net.parameters(), 0.1)
+    sch = torch.optim.lr_scheduler.CosineAnnealingLR(opt, T_max=90 * len(dl))
+    for ep in range(90):
+        smp.set_epoch(ep)
+        for (x,) in dl:
+            loss = net(x.cuda(gpu, non_blocking=True)).mean()
+            opt.zero_grad(); loss.backward(); opt.step(); sch.step()
+def main():
+    args = parser.parse_args()
+    n = torch.cuda.device_count()
+    args.world_size = n * args.world_size
+    mp.spawn(work, nprocs=n, args=(n, args))
+if __name__ == "__main__":
+    main()
+"#,
         );
     }
 }

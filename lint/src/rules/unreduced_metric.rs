@@ -130,8 +130,7 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
 
 /// `ReduceLROnPlateau` fed with a number of this rank alone.
 fn watched_by_a_scheduler(program: &Program<'_>, report: &mut Report<'_>) {
-    let shares: Vec<EventId> =
-        program.shares().filter_map(|l| l.event).collect();
+    let shares: Vec<EventId> = program.shares().filter_map(|l| l.event).collect();
     let trained: FxHashSet<EventId> = program.ddp_training().map(|(event, _)| event.id).collect();
     for (event, call) in program.calls(Role::SchedulerStep) {
         let watches = call.receiver.as_ref().is_some_and(|r| {
@@ -300,13 +299,12 @@ impl<'a, 'p> Share<'a, 'p> {
         let homes: Vec<_> = self.loops.iter().map(|node| function(node.frame)).collect();
         let parts = self.program.parts_of(term).into_iter();
         let written = parts.filter_map(|part| {
-            let is_quotient =
-                matches!(self.program.arithmetic_of(part), Some((BinaryOp::Div, ..)));
+            let is_quotient = matches!(self.program.arithmetic_of(part), Some((BinaryOp::Div, ..)));
             self.program.division_site(part).filter(|_| is_quotient)
         });
         let of_rust = self.program.language == Language::Rust;
         let behind = of_rust.then(|| self.program.division_behind(term)).flatten();
-        let quotient = written.chain(behind).find_map(|site| {
+        let quotient = written.chain(behind).find(|&site| {
             let inside = |id| match function(id) {
                 Some(f) => f.file == site.file && self.program.function(f).span.contains(site.span),
                 None => self.program.frame(id).file == site.file,
@@ -316,7 +314,7 @@ impl<'a, 'p> Share<'a, 'p> {
                 .loops
                 .iter()
                 .any(|node| node.site.file == site.file && node.site.span.contains(site.span));
-            (near && !looped).then_some(site)
+            near && !looped
         });
         if let Some(site) = quotient {
             return site;

@@ -465,4 +465,39 @@ fn main() -> anyhow::Result<()> {
 "#,
         );
     }
+
+    #[test]
+    fn experts_in_a_list_count() {
+        check_files(&[
+            (
+                "moe.py",
+                "
+import torch.nn as nn
+class Experts(nn.Module):
+    def __init__(self, width, n):
+        super().__init__()
+        self.gate = nn.Linear(width, n)
+        self.experts = [nn.Linear(width, width) for _ in range(n)]  # ~ unregistered-parameters
+    def forward(self, x):
+        weights = self.gate(x).softmax(-1)
+        return sum(w.unsqueeze(-1) * e(x) for w, e in zip(weights.unbind(-1), self.experts))
+",
+            ),
+            (
+                "main.py",
+                r#"
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+from moe import Experts
+def main():
+    torch.distributed.init_process_group("nccl")
+    net = DDP(Experts(8, 4).cuda())
+    for _ in range(10):
+        net(torch.randn(2, 8).cuda()).mean().backward()
+if __name__ == "__main__":
+    main()
+"#,
+            ),
+        ]);
+    }
 }

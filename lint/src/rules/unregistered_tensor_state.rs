@@ -304,7 +304,9 @@ fn made_here(program: &Program<'_>, term: Term) -> Option<Vec<EventId>> {
     let terms = program.terms();
     let composed = match terms.kind(term) {
         TermKind::Binary(..) | TermKind::Negative(_) | TermKind::Apply(..) => true,
-        TermKind::Opaque { site, .. } => is_arithmetic(program, *site),
+        TermKind::Opaque { site, .. } => {
+            is_arithmetic(program, *site) || is_arithmetic_inside(program, *site)
+        }
         _ => false,
     };
     if !composed && !program.is_tensor(term) || program.requires_grad(term) {
@@ -341,6 +343,23 @@ fn is_arithmetic(program: &Program<'_>, site: Site) -> bool {
     };
     value.span == site.span
         && matches!(value.kind, ExprKind::Binary { .. } | ExprKind::Unary { .. })
+}
+
+/// The same inside a display or comprehension: `{k: torch.ones(k) / k for k in sizes}`.
+fn is_arithmetic_inside(program: &Program<'_>, site: Site) -> bool {
+    let statement = Editor::new(program.project().file(site.file)).statement_at(site.span);
+    let Some(StmtKind::Assign { value: Some(value), .. }) = statement.map(|s| &s.kind) else {
+        return false;
+    };
+    let is_filled = matches!(
+        value.kind,
+        ExprKind::Comprehension { .. } | ExprKind::Collection { .. } | ExprKind::Dict(_)
+    );
+    is_filled
+        && value.holds(&mut |e| {
+            e.span == site.span
+                && matches!(e.kind, ExprKind::Binary { .. } | ExprKind::Unary { .. })
+        })
 }
 
 /// Tensors without a dimension mix with those of any device.
@@ -884,5 +903,89 @@ net = torch.nn.parallel.DistributedDataParallel(Net())
 net(torch.ones(1, 4)).sum().backward()
 ",
         );
+    }
+
+    #[test]
+    fn kernels_in_a_dict_count() {
+        check_python(
+            r#"
+import torch
+from torch import nn
+import torch.nn.functional as F
+class Blur(nn.Module):
+    def __init__(self, sizes=(3, 5)):
+        super().__init__()
+        self.kernels = {k: torch.ones(1, 1, k) / k for k in sizes}  # ~ unregistered-tensor-state
+        self.sizes = sizes
+        self.mix = nn.Conv2d(1, 1, 1)
+    def forward(self, x):
+        for k in self.sizes:
+            x = F.conv2d(x, self.kernels[k], padding=k // 2)
+        return self.mix(x)
+if __name__ == "__main__":
+    net = nn.DataParallel(Blur().cuda())
+    opt = torch.optim.Adam(net.parameters())
+    for _ in range(20):
+        loss = net(torch.rand(8, 1, 16, 16).cuda()).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+"#,
+        );
+    }
+
+    #[test]
+    fn a_mask_of_a_part_in_another_file_counts() {
+        check_files(&[
+            (
+                "attention.py",
+                "
+import torch
+import torch.nn as nn
+class CausalAttention(nn.Module):
+    def __init__(self, dim, block):
+        super().__init__()
+        self.qkv = nn.Linear(dim, 3 * dim)
+        self.bias = torch.tril(torch.ones(block, block))  # ~ unregistered-tensor-state
+    def forward(self, x):
+        T = x.shape[1]
+        q, k, v = self.qkv(x).chunk(3, -1)
+        a = (q @ k.transpose(-2, -1)).masked_fill(self.bias[:T, :T] == 0, -1e9)
+        return a.softmax(-1) @ v
+",
+            ),
+            (
+                "gpt.py",
+                "
+import torch.nn as nn
+from attention import CausalAttention
+class GPT(nn.Module):
+    def __init__(self, n, dim, block):
+        super().__init__()
+        self.h = nn.ModuleList([CausalAttention(dim, block) for _ in range(n)])
+        self.ln = nn.LayerNorm(dim)
+    def forward(self, x):
+        for b in self.h:
+            x = x + b(x)
+        return self.ln(x)
+",
+            ),
+            (
+                "train.py",
+                r#"
+import torch
+from torch.nn import DataParallel
+from gpt import GPT
+model = GPT(2, 32, 16).to("cuda")
+model = DataParallel(model)
+opt = torch.optim.AdamW(model.parameters())
+for _ in range(10):
+    loss = model(torch.randn(8, 16, 32, device="cuda")).pow(2).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+"#,
+            ),
+        ]);
     }
 }

@@ -100,7 +100,7 @@ impl<'p> Interpreter<'p> {
                 continue;
             }
             if argument.spread == Spread::Keywords
-                && let Some(named) = value.single().and_then(|t| self.known_items(t))
+                && let Some((named, is_whole)) = value.single().and_then(|t| self.known_items(t))
             {
                 values.extend(named.into_iter().map(|(name, value)| ArgumentValue {
                     name: Some(name),
@@ -109,7 +109,9 @@ impl<'p> Interpreter<'p> {
                     value,
                     spread: false,
                 }));
-                continue;
+                if is_whole {
+                    continue;
+                }
             }
             let spread = argument.spread != Spread::No;
             let at = (argument.name.is_none() && !spread).then_some(position);
@@ -312,12 +314,17 @@ impl<'p> Interpreter<'p> {
             result: self.nothing(),
         };
         let told = self.modes.forward.is_none() || via != Via::Bare;
-        let event = told.then(|| self.push_event(EventKind::Forward(forward), site, expr));
         let modes = self.modes;
+        let callee = method.or_else(|| self.forward_of(module));
+        if let Some(callee) = callee {
+            self.apply_marks(callee.function);
+        }
+        let event = told.then(|| self.push_event(EventKind::Forward(forward), site, expr));
+        self.modes = modes;
         if let Via::Wrapper(wrapper) = via {
             self.modes.wrapper = Some(wrapper);
         }
-        let ran = match method.or_else(|| self.forward_of(module)) {
+        let ran = match callee {
             Some(mut callee) => {
                 callee.bound = Some(self.stored_on(callee.bound.unwrap_or(module)));
                 Some(self.call_function(callee, &arguments, site, Some(())))
@@ -559,6 +566,11 @@ impl<'p> Interpreter<'p> {
         site: Site,
         as_forward: Option<()>,
     ) -> Value {
+        if as_forward.is_none()
+            && let Some(value) = self.call_decorated(callee, arguments, site)
+        {
+            return value;
+        }
         let definition = self.function(callee.function);
         if let Some(made) = self.make_generator(callee, arguments, definition, site) {
             return made;
@@ -680,9 +692,7 @@ impl<'p> Interpreter<'p> {
         orphan: bool,
     ) -> FrameId {
         let definition = self.function(callee.function);
-        let class = definition
-            .class
-            .map(|index| ClassRef { file: callee.function.file, index });
+        let class = definition.class.map(|index| ClassRef { file: callee.function.file, index });
         let class = class.or_else(|| self.class_by_impl(callee.function));
         let class = class.or_else(|| self.receiver_class(callee.bound)).or_else(|| {
             let closure = callee.closure?;

@@ -5,7 +5,7 @@ use super::{Interpreter, Key, ObjectClass};
 use crate::analysis::event::{ArgumentValue, Call, Event, EventId, EventKind, ExitKind, Node, Via};
 use crate::analysis::term::{Const, RankKind, Taint, Term, TermKind};
 use crate::analysis::value::Value;
-use crate::model::{CompareOp, Expr, ExprKind, Name, Site};
+use crate::model::{CompareOp, Expr, ExprKind, Name, Part, Site, Stmt};
 use crate::table::{Flag, Role, Row};
 
 /// One call of the outside world, while its meaning is worked out.
@@ -343,6 +343,40 @@ impl<'p> Interpreter<'p> {
         self.value(term)
     }
 
+    /// A schedule that a function of the project computes: what that reads around itself counts
+    /// as given to the call.
+    fn note_closures(&mut self, call: &Outside<'p>, event: EventId) {
+        let mut seen = Vec::new();
+        for argument in &call.arguments {
+            let term = argument.value.single();
+            let Some(&TermKind::Function { function, closure: Some(frame), .. }) =
+                term.map(|t| self.terms.kind(t))
+            else {
+                continue;
+            };
+            for name in names_read(&self.function(function).body) {
+                let Some(value) = self.store.get(&Key::Variable(frame, name)).cloned() else {
+                    continue;
+                };
+                let (name, expr) = (Some(name), argument.expr);
+                seen.push(ArgumentValue { name, position: None, expr, value, spread: false });
+            }
+        }
+        if let EventKind::Call(told) = &mut self.events[event.0 as usize].kind {
+            told.arguments.extend(seen);
+        }
+    }
+
+    /// What a process group is told of ranks holds for the whole program.
+    fn note_ranks(&mut self, call: &Outside<'p>) {
+        for (name, kind) in [("rank", RankKind::Rank), ("world_size", RankKind::WorldSize)] {
+            let given = call.arguments.iter().find(|a| a.name.is_some_and(|n| &*n == name));
+            if let Some(term) = given.and_then(|a| a.value.single()) {
+                self.terms.tell_kind(term, kind);
+            }
+        }
+    }
+
     /// What the call gives, and does to the state.
     fn effect(&mut self, call: &Outside<'p>, event: EventId) -> Value {
         match call.role {
@@ -358,6 +392,14 @@ impl<'p> Interpreter<'p> {
             Role::WorldSize => self.rank(RankKind::WorldSize, call),
             Role::LocalWorldSize => self.rank(RankKind::LocalWorldSize, call),
             Role::DeviceCount => self.rank(RankKind::DeviceCount, call),
+            Role::Scheduler => {
+                self.note_closures(call, event);
+                self.plain_effect(call, event)
+            }
+            Role::InitGroup => {
+                self.note_ranks(call);
+                self.plain_effect(call, event)
+            }
             Role::IsDistributed if self.is_about_to_start() => self.value(self.terms.no),
             Role::IsDistributed => self.one(TermKind::Distributed),
             Role::IsMain => self.is_zero(RankKind::Rank),
@@ -1442,4 +1484,23 @@ impl<'p> Interpreter<'p> {
         }
         Some(Value { alternatives: alternatives.into() })
     }
+}
+
+/// The names that a body reads, those of nested functions left out.
+fn names_read(body: &[Stmt]) -> Vec<Name> {
+    let mut names = Vec::new();
+    for statement in body {
+        statement.each_part(&mut |part| match part {
+            Part::Expr(expr) => expr.each_inside(&mut |e| {
+                if let ExprKind::Name(name) = &e.kind
+                    && !names.contains(name)
+                {
+                    names.push(*name);
+                }
+            }),
+            Part::Block(body) => names.extend(names_read(body)),
+            Part::Target(_) | Part::Function(_) | Part::Class(_) => {}
+        });
+    }
+    names
 }

@@ -452,8 +452,8 @@ impl<'p> Flow<'_, 'p> {
     fn op(&self, event: EventId) -> Option<Op> {
         match &self.program.event(event).kind {
             EventKind::Call(call) if self.reduces_gradients(event, call) => {
-                let (_, wrapper) = *self.program.wrappers_behind(call).first()?;
-                Some(of_all(Key::Train(wrapper)))
+                let (_, wrapper) = *self.program.reduces(call).first()?;
+                Some(of_all(Key::Reduce(wrapper)))
             }
             EventKind::Call(call) => self.collective(call),
             EventKind::Forward(forward) if self.counted == Counted::Training => {
@@ -467,14 +467,18 @@ impl<'p> Flow<'_, 'p> {
         }
     }
 
-    /// tch: a backward through a wrapper, apart from its forward.
+    /// A backward, apart from its forward; in tch the wrapper's own call does it.
     fn reduces_gradients(&self, event: EventId, call: &Call<'p>) -> bool {
-        self.counted == Counted::Training
-            && self.program.language == Language::Rust
-            && matches!(call.role, Role::Backward | Role::FusedStep)
-            && !self.program.has_flag(call, Flag::Hidden)
-            && !self.program.event(event).modes.no_sync
-            && !self.program.wrappers_behind(call).is_empty()
+        let is_backward = match self.program.language {
+            Language::Python => call.role == Role::Backward,
+            Language::Rust => {
+                matches!(call.role, Role::Backward | Role::FusedStep)
+                    && !self.program.has_flag(call, Flag::Hidden)
+                    && !self.program.event(event).modes.no_sync
+                    && !self.program.reduces(call).is_empty()
+            }
+        };
+        self.counted == Counted::Training && is_backward
     }
 
     fn collective(&self, call: &Call<'p>) -> Option<Op> {
