@@ -1,5 +1,5 @@
 use crate::analysis::rankflow::LocalDecision;
-use crate::analysis::{EventKind, Term, TermKind};
+use crate::analysis::{EventId, EventKind, Term, TermKind};
 use crate::model::CompareOp;
 use crate::prelude::*;
 use crate::table::Role;
@@ -85,6 +85,7 @@ declare_rule! {
 
 const DISK: &str = "its own look at the disk";
 const CLOCK: &str = "its own clock";
+const DATA: &str = "its own data";
 
 fn check(program: &Program<'_>, report: &mut Report<'_>) {
     if !program.is_distributed() {
@@ -97,6 +98,7 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
             || looks_from_afar(program, decision.condition)
             || asks_whether_there_is(program, decision.condition)
             || is_of_one_file(program, decision.condition)
+            || is_of_unknown_descent(program, &decision)
         {
             continue;
         }
@@ -161,6 +163,21 @@ fn looks_from_afar(program: &Program<'_>, condition: Term) -> bool {
         && matches!(source_of(program, condition), DISK | CLOCK)
 }
 
+/// Nothing shows that the ranks differ: it came of something unknown, or of files that all read;
+/// a `uuid` names things and decides nothing.
+fn is_of_unknown_descent(program: &Program<'_>, decision: &LocalDecision) -> bool {
+    let origins = program.terms().origins(decision.condition);
+    let is_own = |&origin: &EventId| match &program.event(origin).kind {
+        EventKind::Call(call) => match call.role {
+            Role::Load | Role::Plain | Role::ReadFile | Role::Open => false,
+            Role::Random => !call.name.is_some_and(|name| name.starts_with("uuid.")),
+            _ => true,
+        },
+        kind => matches!(kind, EventKind::Forward(_)),
+    };
+    source_of(program, decision.condition) == DATA && !origins.iter().any(is_own)
+}
+
 /// What a file holds that all ranks read, and nothing of this rank's own went into it.
 fn is_of_one_file(program: &Program<'_>, condition: Term) -> bool {
     let origins = program.terms().origins(condition);
@@ -223,13 +240,30 @@ fn source_of(program: &Program<'_>, condition: Term) -> &'static str {
     } else if from_forward || of(Role::Loss) {
         "its own loss or outputs"
     } else {
-        "its own data"
+        DATA
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn settings_that_all_ranks_read_are_silent() {
+        check_python(
+            "
+import uuid, yaml
+import torch.distributed as dist
+dist.init_process_group('gloo')
+with open('run.yaml') as file:
+    settings = yaml.safe_load(file)
+settings['run'] = uuid.uuid4()
+for step in range(100):
+    if step % settings['period'] == 0:
+        dist.barrier()
+",
+        );
+    }
 
     #[test]
     fn what_the_parent_process_decides_is_silent() {
