@@ -160,8 +160,8 @@ impl<'p> Program<'p> {
         let Some(function) = self.frame(event.frame).function else { return false };
         let span = self.function(function).span;
         let is_layer = |call: &Call<'p>| {
-            call.name.is_some_and(|n| n.ends_with("add_fn") || n.ends_with("add_fn_t"))
-                || call.name.is_some_and(|n| n.ends_with(".func") || n.ends_with(".func_t"))
+            let makers = ["add_fn", "add_fn_t", ".func", ".func_t"];
+            call.name.is_some_and(|name| makers.iter().any(|maker| name.ends_with(maker)))
         };
         self.language == Language::Rust
             && [Role::AddModule, Role::Layer].iter().any(|&role| {

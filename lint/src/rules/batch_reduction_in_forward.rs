@@ -266,28 +266,32 @@ fn check_reductions_of_tch(code: &Code<'_, '_>, report: &mut Report<'_>, is_entr
         let Some(first) = arguments.first().map(|a| &a.value) else { return };
         let reduces = matches!(&**name, "mean_dim" | "std_dim" | "var_dim" | "median_dim");
         if reduces && is_first_dim(first) && is_rows(code, value, is_entry, 8) {
-            let text = code.program.text(code.site(value.span));
-            report
-                .at(code.site(expr.span), format!("`{text}` is reduced over one replica's samples"))
-                .why(
-                    "each replica sees its part of the batch: the result differs from one device's",
-                )
-                .help("return the samples' own values, and reduce outside the model")
-                .related(code.wrapped_at(), "the model is wrapped here");
+            tell_reduced(code, report, expr, value);
         }
         let Some(right) = transposed(first).filter(|_| matches!(&**name, "matmul" | "mm")) else {
             return;
         };
         if is_rows(code, value, is_entry, 8) && is_rows(code, right, is_entry, 8) {
-            report
-                .at(code.site(expr.span), "samples are compared with those of one replica only")
-                .why(
-                    "each replica sees its part of the batch: the other parts' samples are missing",
-                )
-                .help("return the features, and compare them outside the model")
-                .related(code.wrapped_at(), "the model is wrapped here");
+            tell_compared(code, report, expr);
         }
     });
+}
+
+fn tell_reduced(code: &Code<'_, '_>, report: &mut Report<'_>, expr: &Expr, of: &Expr) {
+    let text = code.program.text(code.site(of.span));
+    report
+        .at(code.site(expr.span), format!("`{text}` is reduced over one replica's samples"))
+        .why("each replica sees its part of the batch: the result differs from one device's")
+        .help("return the samples' own values, and reduce outside the model")
+        .related(code.wrapped_at(), "the model is wrapped here");
+}
+
+fn tell_compared(code: &Code<'_, '_>, report: &mut Report<'_>, expr: &Expr) {
+    report
+        .at(code.site(expr.span), "samples are compared with those of one replica only")
+        .why("each replica sees its part of the batch: the other parts' samples are missing")
+        .help("return the features, and compare them outside the model")
+        .related(code.wrapped_at(), "the model is wrapped here");
 }
 
 /// `0`, `[0]`, `[0i64].as_slice()`, `Some(&[0])`.
@@ -799,25 +803,12 @@ fn check_reductions(
         if let Some(of) = reduced_over_batch(expr).filter(|_| is_whole)
             && is_batch(code, of, is_forward, 4)
         {
-            let text = code.program.text(code.site(of.span));
-            report
-                .at(code.site(expr.span), format!("`{text}` is reduced over one replica's samples"))
-                .why(
-                    "each replica sees its part of the batch: the result differs from one device's",
-                )
-                .help("return the samples' own values, and reduce outside the model")
-                .related(code.wrapped_at(), "the model is wrapped here");
+            tell_reduced(code, report, expr, of);
         } else if let Some((left, right)) = product_with_transposed(expr)
             && is_batch(code, left, is_forward, 4)
             && is_batch(code, right, is_forward, 4)
         {
-            report
-                .at(code.site(expr.span), "samples are compared with those of one replica only")
-                .why(
-                    "each replica sees its part of the batch: the other parts' samples are missing",
-                )
-                .help("return the features, and compare them outside the model")
-                .related(code.wrapped_at(), "the model is wrapped here");
+            tell_compared(code, report, expr);
         }
     });
 }

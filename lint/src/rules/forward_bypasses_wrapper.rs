@@ -208,6 +208,7 @@ fn is_reached_through(program: &Program<'_>, event: &Event<'_>, wrapper: ObjectI
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rule::testing::{ACTOR_CRITIC, PPO};
 
     #[test]
     fn a_method_of_the_inner_module_counts() {
@@ -511,56 +512,8 @@ if __name__ == "__main__":
     #[test]
     fn a_method_that_records_no_gradient_is_silent() {
         check_files(&[
-            (
-                "agent.py",
-                "
-import torch
-import torch.nn as nn
-class ActorCritic(nn.Module):
-    def __init__(self, obs, act):
-        super().__init__()
-        self.pi = nn.Sequential(nn.Linear(obs, 64), nn.Tanh(), nn.Linear(64, act))
-        self.v = nn.Linear(obs, 1)
-    def forward(self, obs):
-        return self.pi(obs), self.v(obs)
-    @torch.no_grad()
-    def act(self, obs):
-        logits, value = self(obs)
-        return torch.distributions.Categorical(logits=logits).sample(), value
-",
-            ),
-            (
-                "ppo.py",
-                r#"
-import os
-import gym
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-from agent import ActorCritic
-from rollout import collect
-def update(policy, optim, batch):
-    obs = torch.stack([b[0] for b in batch])
-    ret = torch.tensor([b[2] for b in batch], device=obs.device)
-    logits, value = policy(obs)
-    loss = (value.squeeze(-1) - ret).pow(2).mean() - 0.01 * logits.softmax(-1).mean()
-    optim.zero_grad(set_to_none=True)
-    loss.backward()
-    optim.step()
-def run():
-    local = int(os.environ["LOCAL_RANK"])
-    torch.cuda.set_device(local)
-    dist.init_process_group(backend="nccl", init_method="env://")
-    env = gym.make("CartPole-v1")
-    ac = ActorCritic(4, 2).to(local)
-    ac = DistributedDataParallel(ac, device_ids=[local], output_device=local)
-    optim = torch.optim.Adam(ac.parameters(), 3e-4)
-    for _ in range(500):
-        update(ac, optim, collect(ac, env, 128, local))
-if __name__ == "__main__":
-    run()
-"#,
-            ),
+            ("agent.py", ACTOR_CRITIC),
+            ("ppo.py", PPO),
             (
                 "rollout.py",
                 "

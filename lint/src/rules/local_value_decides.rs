@@ -1,5 +1,5 @@
 use crate::analysis::rankflow::LocalDecision;
-use crate::analysis::{EventId, EventKind, Term, TermKind};
+use crate::analysis::{Call, EventKind, Term, TermKind};
 use crate::model::CompareOp;
 use crate::prelude::*;
 use crate::table::Role;
@@ -97,8 +97,7 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
             || n_parts(program, decision.condition) > N_PARTS_MAX
             || looks_from_afar(program, decision.condition)
             || asks_whether_there_is(program, decision.condition)
-            || is_of_one_file(program, decision.condition)
-            || is_of_unknown_descent(program, &decision)
+            || all_may_have_it(program, decision.condition)
         {
             continue;
         }
@@ -163,31 +162,19 @@ fn looks_from_afar(program: &Program<'_>, condition: Term) -> bool {
         && matches!(source_of(program, condition), DISK | CLOCK)
 }
 
-/// Nothing shows that the ranks differ: it came of something unknown, or of files that all read;
-/// a `uuid` names things and decides nothing.
-fn is_of_unknown_descent(program: &Program<'_>, decision: &LocalDecision) -> bool {
-    let origins = program.terms().origins(decision.condition);
-    let is_own = |&origin: &EventId| match &program.event(origin).kind {
-        EventKind::Call(call) => match call.role {
-            Role::Load | Role::Plain | Role::ReadFile | Role::Open => false,
-            Role::Random => !call.name.is_some_and(|name| name.starts_with("uuid.")),
-            _ => true,
-        },
-        kind => matches!(kind, EventKind::Forward(_)),
-    };
-    source_of(program, decision.condition) == DATA && !origins.iter().any(is_own)
-}
-
-/// What a file holds that all ranks read, and nothing of this rank's own went into it.
-fn is_of_one_file(program: &Program<'_>, condition: Term) -> bool {
+/// Nothing shows that the ranks differ: it came of something unknown, or of files that all read,
+/// and of nothing that a rank has for itself. A `uuid` names things and decides nothing.
+fn all_may_have_it(program: &Program<'_>, condition: Term) -> bool {
     let origins = program.terms().origins(condition);
-    let own = [Role::Loss, Role::Random, Role::Time, Role::PathExists, Role::Reduce];
-    let is_load = |&origin: &_| program.event(origin).call().is_some_and(|c| c.role == Role::Load);
-    let is_own = |&origin: &_| match &program.event(origin).kind {
-        EventKind::Call(call) => own.contains(&call.role),
-        kind => matches!(kind, EventKind::Forward(_)),
+    let calls: Vec<_> = origins.iter().filter_map(|&o| program.event(o).call()).collect();
+    let is_shared = |call: &&Call<'_>| match call.role {
+        Role::Load | Role::Plain | Role::ReadFile | Role::Open => true,
+        Role::Random => call.name.is_some_and(|name| name.starts_with("uuid.")),
+        _ => false,
     };
-    origins.iter().any(is_load) && !origins.iter().any(is_own)
+    let is_loaded = calls.iter().any(|call| call.role == Role::Load)
+        && !calls.iter().any(|call| matches!(call.role, Role::Random | Role::Reduce));
+    source_of(program, condition) == DATA && (is_loaded || calls.iter().all(is_shared))
 }
 
 /// A condition of more parts than people write: it tells by which ways a value came here.

@@ -106,9 +106,7 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
         let through = program.forwards().filter(|(_, f)| f.via == Via::Wrapper(wrapper));
         let Some((outer, _)) = through
             .filter(|(e, f)| {
-                let given = program.origins_of(&f.result).contains(&event.id)
-                    || gives(program, &f.result, event.id);
-                given && program.trained().contains(&e.id)
+                program.trained().contains(&e.id) && gives(program, &f.result, event.id)
             })
             .last()
         else {
@@ -130,7 +128,7 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
 
 /// The output, or a field of it, comes from that.
 fn gives(program: &Program<'_>, output: &Value, loss: EventId) -> bool {
-    output.comes_from(program.terms(), loss)
+    program.origins_of(output).contains(&loss)
         || output.terms().any(|term| {
             let class = program.object_of(term).and_then(|o| program.class_of(o));
             class.is_some_and(|class| {
