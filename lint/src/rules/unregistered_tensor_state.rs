@@ -1,3 +1,5 @@
+use rustc_hash::FxHashSet;
+
 use crate::analysis::facts::Wrapper;
 use crate::analysis::models::{Access, Around, Mention, RanIn};
 use crate::analysis::{
@@ -142,12 +144,13 @@ fn check_random(program: &Program<'_>, report: &mut Report<'_>) {
     if !program.is_distributed() {
         return;
     }
+    let wrapped = wrapped(program);
     for event in program.events() {
         let EventKind::AttributeStore { of, name, value, augmented: false } = &event.kind else {
             continue;
         };
         let Some(kept) = value.single() else { continue };
-        if event.modes.forward.is_some() || !is_bare_model(program, *of) {
+        if event.modes.forward.is_some() || !is_bare_model(program, &wrapped, *of) {
             continue;
         }
         let Some(drawn) = drawn_alone(program, kept) else { continue };
@@ -163,38 +166,42 @@ fn check_random(program: &Program<'_>, report: &mut Report<'_>) {
     }
 }
 
-/// A struct that a wrapper holds, itself or in a field, and that is not annotated: the macro
-/// sees to the tensors of one that is.
-fn is_bare_model(program: &Program<'_>, of: Term) -> bool {
+/// A struct that a wrapper holds and that is not annotated: the macro sees to the tensors of one
+/// that is.
+fn is_bare_model(program: &Program<'_>, wrapped: &FxHashSet<Term>, of: Term) -> bool {
     let Some(class) = program.object_of(of).and_then(|o| program.class_of(o)) else { return false };
     let is_annotated = program
         .class(class)
         .decorators
         .iter()
         .any(|d| d.last_name().is_some_and(|n| &*n == "data_parallel"));
-    let holds = |value: &Value, term: Term| value.terms().any(|t| t == term);
-    let is_wrapped = |term: Term| {
-        program.objects().iter().any(|o| {
-            program.wrapper_kind(o.id).is_some()
-                && program.wrapped_module(o.id).is_some_and(|module| holds(module, term))
-        })
-    };
-    // In a field, or in a list that a field is.
-    let is_part = || {
-        program.events().iter().any(|event| match &event.kind {
-            EventKind::AttributeStore { of: holder, value, .. } => {
-                let listed = || {
-                    value.terms().any(|list| {
-                        program.object_of(list).is_some_and(|o| o.class == ObjectClass::List)
-                            && program.contents(list).iter().any(|item| holds(item, of))
-                    })
-                };
-                is_wrapped(*holder) && (holds(value, of) || listed())
+    !is_annotated && wrapped.contains(&of)
+}
+
+/// What wrappers hold: models, and what is in their fields or in lists that are fields.
+fn wrapped(program: &Program<'_>) -> FxHashSet<Term> {
+    let wrappers = program.objects().iter().filter(|o| program.wrapper_kind(o.id).is_some());
+    let modules = wrappers.filter_map(|o| program.wrapped_module(o.id));
+    let models: FxHashSet<Term> = modules.flat_map(Value::terms).collect();
+    let mut all = models.clone();
+    if models.is_empty() {
+        return all;
+    }
+    for event in program.events() {
+        let EventKind::AttributeStore { of, value, .. } = &event.kind else { continue };
+        if !models.contains(of) {
+            continue;
+        }
+        for part in value.terms() {
+            all.insert(part);
+            if program.object_of(part).is_some_and(|o| o.class == ObjectClass::List) {
+                all.extend(
+                    program.contents(part).iter().flat_map(|item| item.terms().collect::<Vec<_>>()),
+                );
             }
-            _ => false,
-        })
-    };
-    !is_annotated && (is_wrapped(of) || is_part())
+        }
+    }
+    all
 }
 
 /// The call that drew a tensor, where nothing registered it and no seed makes it the same.
