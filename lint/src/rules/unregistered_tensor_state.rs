@@ -184,9 +184,6 @@ fn wrapped(program: &Program<'_>) -> FxHashSet<Term> {
     let modules = wrappers.filter_map(|o| program.wrapped_module(o.id));
     let models: FxHashSet<Term> = modules.flat_map(Value::terms).collect();
     let mut all = models.clone();
-    if models.is_empty() {
-        return all;
-    }
     for event in program.events() {
         let EventKind::AttributeStore { of, value, .. } = &event.kind else { continue };
         if !models.contains(of) {
@@ -195,9 +192,7 @@ fn wrapped(program: &Program<'_>) -> FxHashSet<Term> {
         for part in value.terms() {
             all.insert(part);
             if program.object_of(part).is_some_and(|o| o.class == ObjectClass::List) {
-                all.extend(
-                    program.contents(part).iter().flat_map(|item| item.terms().collect::<Vec<_>>()),
-                );
+                all.extend(program.contents(part).iter().flat_map(Value::terms));
             }
         }
     }
