@@ -1242,4 +1242,34 @@ if __name__ == "__main__":
 "#,
         );
     }
+
+    #[test]
+    fn comparisons_after_the_wrapper_has_gathered_are_silent() {
+        check_python(
+            r#"
+import torch
+import torch.nn as nn
+class DualEncoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.text = nn.Linear(30, 16)
+        self.image = nn.Linear(40, 16)
+    def forward(self, t, i):
+        return self.text(t), self.image(i)
+def contrast(zt, zi):
+    scores = (zt - zt.mean(0)) @ zi.t()
+    return nn.functional.cross_entropy(scores, torch.arange(len(zt), device=zt.device))
+def main():
+    net = nn.DataParallel(DualEncoder()).cuda()
+    opt = torch.optim.AdamW(net.parameters())
+    for _ in range(100):
+        zt, zi = net(torch.randn(64, 30).cuda(), torch.randn(64, 40).cuda())
+        opt.zero_grad()
+        contrast(zt, zi).backward()
+        opt.step()
+if __name__ == "__main__":
+    main()
+"#,
+        );
+    }
 }

@@ -57,12 +57,16 @@ fn functions(text: &str) -> Vec<Function<'_>> {
     let mut found: Vec<Function<'_>> = Vec::new();
     let tests = text.split_once("#[cfg(test)]").map_or("", |(_, tests)| tests);
     let mut before = "";
+    let mut is_inside = false;
     for line in tests.lines() {
         if let Some(head) = line.strip_prefix("    fn ") {
             let name = head.split(['(', '<']).next().unwrap_or_default();
             let is_test = before == "    #[test]";
             found.push(Function { name, is_test, text: String::new() });
-        } else if let Some(function) = found.last_mut() {
+            is_inside = true;
+        } else if line == "    }" {
+            is_inside = false;
+        } else if let Some(function) = found.last_mut().filter(|_| is_inside) {
             function.text.push_str(line);
             function.text.push('\n');
         }
