@@ -53,11 +53,13 @@ def build(name):
     return nn.Sequential(*layers)
 
 
-def batch(name):
+def batch(name, rows):
     if name == "resnet18":
-        return torch.randn(8, 3, 64, 64), torch.randn(8, 10)
+        rows = rows or 8
+        return torch.randn(rows, 3, 64, 64), torch.randn(rows, 10)
     width = int(name.removeprefix("mlp"))
-    return torch.randn(32, width), torch.randn(32, width)
+    rows = rows or 32
+    return torch.randn(rows, width), torch.randn(rows, width)
 
 
 def timed(n, call):
@@ -82,15 +84,17 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", default="mlp256", choices=STEPS)
     parser.add_argument("--steps", type=int)
+    parser.add_argument("--rows", type=int)
+    parser.add_argument("--momentum", type=float, default=0.0)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     dist.init_process_group("gloo")
-    x, y = batch(arguments.model)
+    x, y = batch(arguments.model, arguments.rows)
     n = arguments.steps or STEPS[arguments.model]
     net = build(arguments.model)
     ddp = DistributedDataParallel(net)
-    optimizer = torch.optim.SGD(ddp.parameters(), lr=1e-3)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=1e-3, momentum=arguments.momentum)
 
     def step(model):
         optimizer.zero_grad()

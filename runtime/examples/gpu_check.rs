@@ -80,6 +80,12 @@ fn check(backend: Backend) -> Result<()> {
     if group.is_main() {
         println!("{backend:?}, {n} ranks on CUDA tensors: differs from the CPU by {apart:.1e}");
     }
+    // A rank whose batch stayed on the CPU, last because it ends the group: all ranks are told.
+    let on_cpu = x.to_device(Device::Cpu);
+    let input = if group.rank() + 1 == n { &on_cpu } else { &x };
+    let told = ddp.check_inputs(&[input]).and_then(|()| group.barrier());
+    let told = told.err().map(|error| error.to_string()).unwrap_or_default();
+    ensure!(told.contains("input 0 is on Cpu but the model is on Cuda"), "told: {told}");
     Ok(())
 }
 

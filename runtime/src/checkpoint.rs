@@ -48,6 +48,7 @@ pub fn write_atomically(
     fs::create_dir_all(folder).map_err(|e| format!("cannot make `{}`: {e}", folder.display()))?;
     // The name keeps its extension, which tch takes the format from.
     let temporary = folder.join(format!(".{}.tmp-{name}", std::process::id()));
+    remove_abandoned(folder, &name);
     let written = write(&temporary).and_then(|()| {
         let flush = || -> std::io::Result<()> {
             File::open(&temporary)?.sync_all()?;
@@ -61,6 +62,24 @@ pub fn write_atomically(
         let _ = fs::remove_file(&temporary);
     }
     written
+}
+
+/// Removes what processes that were killed while they wrote `name` have left in `folder`.
+fn remove_abandoned(folder: &Path, name: &str) {
+    let suffix = format!(".tmp-{name}");
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let file = entry.file_name();
+        let id = file
+            .to_str()
+            .and_then(|file| file.strip_prefix('.')?.strip_suffix(&suffix)?.parse::<u32>().ok());
+        if id.is_some_and(|id| Path::new("/proc/self").exists() && !is_alive(id)) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+fn is_alive(process: u32) -> bool {
+    Path::new("/proc").join(process.to_string()).exists()
 }
 
 pub(crate) fn write(vs: &nn::VarStore, path: &Path) -> Result<(), String> {
@@ -247,6 +266,26 @@ mod tests {
         assert_eq!(fs::read_to_string(&path).unwrap(), "old");
         let files: Vec<_> = fs::read_dir(&folder).unwrap().map(|f| f.unwrap().path()).collect();
         assert_eq!(files, [path]);
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn the_half_written_file_of_a_killed_process_goes_with_the_next_write() {
+        let folder = std::env::temp_dir().join(format!("tch-ddp-stale-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        // No process has the first number (it is above the kernel's limit); this one's parent has
+        // the second and may be writing.
+        let stale = folder.join(".4194305.tmp-model.txt");
+        let kept = [
+            folder.join(format!(".{}.tmp-model.txt", std::os::unix::process::parent_id())),
+            folder.join(".4194305.tmp-other.txt"),
+        ];
+        for path in kept.iter().chain([&stale]) {
+            fs::write(path, "half").unwrap();
+        }
+        let path = folder.join("model.txt");
+        write_atomically(&path, |to| fs::write(to, "new").map_err(|e| e.to_string())).unwrap();
+        assert!(!stale.exists() && kept.iter().all(|path| path.exists()));
         fs::remove_dir_all(&folder).unwrap();
     }
 

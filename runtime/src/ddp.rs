@@ -2,9 +2,11 @@
 //! c10d's Reducer. It adds to the original that nothing goes wrong silently: every step is checked
 //! before the optimizer may use its gradients.
 
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::num::NonZeroU64;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 
 use tch::{Device, Tensor, nn};
@@ -14,6 +16,8 @@ use crate::error::{Error, Result};
 use crate::ffi::{self, ReducerOptions, TorchError};
 use crate::group::{ProcessGroup, Work, is_peer_failure};
 use crate::hook::{BoundHook, CommHook};
+use crate::memory;
+use crate::module::{self, Replicable};
 use crate::optim::Optimizer;
 use crate::stats::DdpStats;
 use crate::variables::{self, Role, Variable};
@@ -148,7 +152,7 @@ impl<M> Ddp<M> {
     /// model, then gives all of them rank 0's values.
     ///
     /// Any `M` will do: a struct, a closure model, `&Net`, `Rc<Net>`. What trains is what the
-    /// store holds.
+    /// store holds; [`checked`](Ddp::checked) also looks for what it does not hold.
     ///
     /// # Errors
     /// On all ranks alike: the variables (names, shapes, kinds, which train) or the options differ
@@ -159,7 +163,48 @@ impl<M> Ddp<M> {
         group: &ProcessGroup,
         options: DdpOptions,
     ) -> Result<Self> {
-        let variables = variables::sorted(&vs);
+        Self::wrap(model, vs, group, options, Vec::new())
+    }
+
+    /// As [`new`](Ddp::new), for a model under `#[data_parallel]`: holds its fields against the
+    /// store first. A collective.
+    ///
+    /// A float tensor that neither trains nor is in the store follows rank 0 as a buffer does, with
+    /// a warning that names its field; it is not saved.
+    ///
+    /// # Errors
+    /// Those of `new`; and before anything collective, by field: every tensor that `register` would
+    /// have to add, and every trainable one that was computed from others.
+    pub fn checked(
+        model: M,
+        vs: nn::VarStore,
+        group: &ProcessGroup,
+        options: DdpOptions,
+    ) -> Result<Self>
+    where
+        M: Replicable,
+    {
+        let report = module::check(&model, &vs)?;
+        report.warn();
+        let followers = report.loose.into_iter().map(|(field, tensor)| Variable {
+            name: format!("the field `{field}`"),
+            aliases: Vec::new(),
+            tensor,
+            role: Role::Buffer,
+        });
+        Self::wrap(model, vs, group, options, followers.collect())
+    }
+
+    /// `loose` are buffers that the store does not know.
+    fn wrap(
+        model: M,
+        vs: nn::VarStore,
+        group: &ProcessGroup,
+        options: DdpOptions,
+        loose: Vec<Variable>,
+    ) -> Result<Self> {
+        let mut variables = variables::sorted(&vs);
+        variables.extend(loose);
         variables::agree(group, &variables, &options.manifest())?;
         let n_variables = vs.len();
         let expect_sparse = expect_sparse(&variables, &options.sparse_parameters)?;
@@ -195,6 +240,9 @@ impl<M> Ddp<M> {
         let watch = ffi::Watch::new(&params).map_err(setup("watching the parameters"))?;
         let reducer = build_reducer(group, &params, &names, &expect_sparse, &options)
             .map_err(setup("building the Reducer"))?;
+        if vs.device() == Device::Cpu {
+            memory::keep_for_the_next_step();
+        }
         let (group, state) = (group.clone(), State::default());
         Ok(Self {
             reducer,
@@ -278,15 +326,28 @@ impl<M> Ddp<M> {
         self.check_unchanged()?;
         if self.state.no_sync.get() {
             self.state.prepared_local.set(true);
-            return Ok(forward(&self.model));
+            return Ok(self.forward(forward));
         }
         self.begin_step()?;
-        let output = forward(&self.model);
+        let output = self.forward(forward);
         if !self.prepares_in_backward() {
             self.local("preparing the reduction", self.reducer.prepare_for_backward(&[]))?;
         }
         self.state.prepared.set(true);
         Ok(output)
+    }
+
+    /// Tells, before a forward pass, whether its inputs are where the model is; for models with one
+    /// input, `forward_t` does so by itself.
+    ///
+    /// # Errors
+    /// One of them is on another device. The other ranks learn of it in their next collective.
+    pub fn check_inputs(&self, inputs: &[&Tensor]) -> Result<()> {
+        let devices = inputs.iter().map(|input| input.device());
+        match misplaced(devices, self.device()) {
+            None => Ok(()),
+            Some(reason) => self.misuse(&reason),
+        }
     }
 
     /// Runs `loss.backward()`, averages the gradients over the ranks meanwhile, and checks that
@@ -462,6 +523,19 @@ impl<M> Ddp<M> {
         Ok(())
     }
 
+    /// Runs the forward pass. tch panics where libtorch refuses (shapes, kinds, devices that do not
+    /// fit); the other ranks wait in this step and are told why this one will not come.
+    fn forward<R>(&self, forward: impl FnOnce(&M) -> R) -> R {
+        match catch_unwind(AssertUnwindSafe(|| forward(&self.model))) {
+            Ok(output) => output,
+            Err(payload) => {
+                let text = panic_text(&*payload);
+                self.group.peers().accuse_self_of_panic("its forward pass", &text);
+                resume_unwind(payload)
+            }
+        }
+    }
+
     /// The collectives before a step's forward pass.
     fn begin_step(&self) -> Result<()> {
         self.compare_parameters()?;
@@ -512,8 +586,26 @@ impl<M> Ddp<M> {
         }
         self.state.prepared.set(false);
         let operation = "the reduction of gradients";
-        self.guarded(operation, || ffi::backward(loss))?;
+        self.guarded(operation, || ffi::backward(loss).map_err(|error| self.explain(error)))?;
         self.finish()
+    }
+
+    /// libtorch's words for a sparse gradient that was not declared help nobody.
+    fn explain(&self, error: TorchError) -> TorchError {
+        let is_undeclared = |index: usize| {
+            let grad = self.params[index].grad();
+            let declared = self.options.sparse_parameters.contains(&self.names[index]);
+            grad.defined() && grad.is_sparse() && !declared
+        };
+        if !error.0.contains("SparseTensorImpl") {
+            return error;
+        }
+        let names = self.named(is_undeclared);
+        TorchError(format!(
+            "the gradient of {names} is sparse; name it in `sparse_parameters`, or make the \
+             embedding with `sparse: false` (torch: {})",
+            error.0
+        ))
     }
 
     pub(crate) fn backward_local(&self, loss: &Tensor) -> Result<()> {
@@ -812,13 +904,41 @@ impl<M: nn::ModuleT> nn::ModuleT for Ddp<M> {
     /// [`Ddp::run`] for models with one input; the trait has no room for an error.
     ///
     /// # Panics
-    /// With the error's text where `run` returns one.
+    /// With the error's text where `check_inputs` or `run` returns one.
     fn forward_t(&self, xs: &Tensor, train: bool) -> Tensor {
-        match self.run(|model| model.forward_t(xs, train)) {
+        let output =
+            self.check_inputs(&[xs]).and_then(|()| self.run(|model| model.forward_t(xs, train)));
+        match output {
             Ok(output) => output,
             Err(error) => panic!("{error}"),
         }
     }
+}
+
+/// What is wrong with inputs on these devices for a model on `model`.
+fn misplaced(inputs: impl Iterator<Item = Device>, model: Device) -> Option<String> {
+    let (index, device) = inputs.enumerate().find(|(_, device)| *device != model)?;
+    Some(format!(
+        "input {index} is on {device:?} but the model is on {model:?}; move each batch with \
+         `.to_device(ddp.device())`"
+    ))
+}
+
+/// What a panic said, without libtorch's list of C++ frames.
+fn panic_text(payload: &(dyn Any + Send)) -> String {
+    const CHARS_MAX: usize = 400;
+    let text = payload
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| payload.downcast_ref::<&str>().copied())
+        .unwrap_or("(no text)");
+    // In a printed `TchError` the line breaks are escaped.
+    let end = ["\nException raised from", "\\nException raised from"]
+        .iter()
+        .filter_map(|mark| text.find(mark))
+        .min()
+        .unwrap_or(text.len());
+    text[..end].chars().take(CHARS_MAX).collect()
 }
 
 /// Whether operations are recorded for a backward pass on this thread.
@@ -876,4 +996,31 @@ fn build_reducer(
             sync_buffers: options.buffers == BufferSync::EveryForward,
         },
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_input_on_another_device_is_named_with_both_devices() {
+        let model = Device::Cuda(1);
+        assert_eq!(misplaced([model, model].into_iter(), model), None);
+        for other in [Device::Cpu, Device::Cuda(0)] {
+            let said = misplaced([model, other].into_iter(), model).unwrap();
+            let words = format!("input 1 is on {other:?} but the model is on Cuda(1)");
+            assert!(said.starts_with(&words), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_panic_is_told_without_libtorchs_frames() {
+        let left = Tensor::zeros([2, 3], (tch::Kind::Float, Device::Cpu));
+        let payload = catch_unwind(AssertUnwindSafe(|| left.mm(&left))).unwrap_err();
+        let said = panic_text(&*payload);
+        assert!(said.contains("cannot be multiplied (2x3 and 2x3)"), "{said}");
+        assert!(!said.contains("Exception raised"), "{said}");
+        let payload = catch_unwind(|| panic!("a bug")).unwrap_err();
+        assert_eq!(panic_text(&*payload), "a bug");
+    }
 }

@@ -219,6 +219,10 @@ ddp_error* ddp_cuda_free_bytes(int64_t index, uint64_t* out) DDP_NOEXCEPT;
 // tensor owned by the caller.
 ddp_error* ddp_unwatched_leaf(ddp_tensor loss, ddp_tensor* out) DDP_NOEXCEPT;
 
+// From how many free bytes on glibc's allocator gives memory back, and up to which size it takes
+// pieces from what it keeps; nothing with another C library.
+void ddp_keep_freed_memory(int bytes_max, int piece_bytes_max) DDP_NOEXCEPT;
+
 // Tensor helpers that tch lacks.
 uintptr_t ddp_tensor_identity(ddp_tensor tensor) DDP_NOEXCEPT;
 ddp_error* ddp_clear_grads(const ddp_tensor* tensors, size_t n_tensors) DDP_NOEXCEPT;

@@ -91,6 +91,7 @@ struct RawAdamW {
 }
 
 unsafe extern "C" {
+    fn ddp_keep_freed_memory(bytes_max: c_int, piece_bytes_max: c_int);
     fn ddp_error_message(error: *const RawError) -> *const c_char;
     fn ddp_error_free(error: *mut RawError);
     fn ddp_bytes_data(bytes: *const RawBytes) -> *const u8;
@@ -1008,6 +1009,13 @@ pub(crate) fn cuda_free_bytes(index: usize) -> TorchResult<u64> {
     // SAFETY: `bytes` outlives the call.
     check(unsafe { ddp_cuda_free_bytes(index as i64, &raw mut bytes) })?;
     Ok(bytes)
+}
+
+/// Sets from how many free bytes on glibc's allocator gives memory back, and up to which size it
+/// takes pieces from what it keeps. Other allocators are left as they are.
+pub(crate) fn keep_freed_memory(bytes_max: c_int, piece_bytes_max: c_int) {
+    // SAFETY: numbers only.
+    unsafe { ddp_keep_freed_memory(bytes_max, piece_bytes_max) }
 }
 
 /// A trainable leaf that the loss depends on and that no wrapper of this process knows.

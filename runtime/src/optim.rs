@@ -92,6 +92,13 @@ impl Params {
         });
     }
 
+    fn zero_grad(&self) -> Result<()> {
+        ffi::clear_grads(&self.tensors).map_err(|TorchError(message)| Error::Torch {
+            what: "clearing the gradients".to_owned(),
+            message,
+        })
+    }
+
     fn gradients(&self) -> impl Iterator<Item = Tensor> + '_ {
         self.tensors.iter().map(Tensor::grad).filter(Tensor::defined)
     }
@@ -155,6 +162,15 @@ impl Sgd {
     /// Sets the learning rate.
     pub fn set_lr(&mut self, lr: f64) {
         self.config.lr = lr;
+    }
+
+    /// Clears the gradients by making them undefined, as `Ddp::zero_grad` does: for a model that is
+    /// not wrapped.
+    ///
+    /// # Errors
+    /// libtorch refuses.
+    pub fn zero_grad(&self) -> Result<()> {
+        self.params.zero_grad()
     }
 }
 
@@ -233,6 +249,15 @@ impl AdamW {
     /// Sets the learning rate.
     pub fn set_lr(&mut self, lr: f64) {
         self.config.lr = lr;
+    }
+
+    /// Clears the gradients by making them undefined, as `Ddp::zero_grad` does: for a model that is
+    /// not wrapped.
+    ///
+    /// # Errors
+    /// libtorch refuses.
+    pub fn zero_grad(&self) -> Result<()> {
+        self.params.zero_grad()
     }
 }
 

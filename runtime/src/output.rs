@@ -3,6 +3,7 @@
 //! Structs get it by `#[derive(TensorOutput)]`; no scalar may ever implement it.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::marker::PhantomData;
 
 use tch::Tensor;
 use tch::nn::{GRUState, LSTMState};
@@ -14,8 +15,8 @@ use crate::__private::sorted;
 /// The reduction must know which tensors the backward pass will start from (for unused
 /// parameters and for a static graph), and `DataParallel` must join the outputs of its replicas.
 /// Implemented for [`Tensor`], tuples of up to 12, `Option`, `Vec`, arrays, `Box`, `VecDeque`, maps
-/// (in the order of their keys), `Result`, `()` and the states of tch's recurrent layers; derive
-/// it for structs and enums of these.
+/// (in the order of their keys), `Result`, `()`, `PhantomData` and the states of tch's recurrent
+/// layers; derive it for structs and enums of these.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be returned from `forward`: it is not made of tensors",
     label = "not a tensor, nor a tuple, `Option`, `Vec` or derived struct of tensors",
@@ -43,6 +44,12 @@ impl TensorOutput for Tensor {
 }
 
 impl TensorOutput for () {
+    fn tensors<'a>(&'a self, _: &mut Vec<&'a Tensor>) {}
+
+    fn tensors_mut<'a>(&'a mut self, _: &mut Vec<&'a mut Tensor>) {}
+}
+
+impl<T: ?Sized> TensorOutput for PhantomData<T> {
     fn tensors<'a>(&'a self, _: &mut Vec<&'a Tensor>) {}
 
     fn tensors_mut<'a>(&'a mut self, _: &mut Vec<&'a mut Tensor>) {}

@@ -162,12 +162,22 @@ impl Peers {
 
     /// Tells the others that this rank gives up, and why. A verdict that is already there stays.
     pub(crate) fn accuse_self(&self, reason: &str) {
+        self.confess(&format!("gave up: {reason}"));
+    }
+
+    /// As [`accuse_self`](Peers::accuse_self), for a panic while the others wait in a step: its
+    /// text would otherwise stay on this rank.
+    pub(crate) fn accuse_self_of_panic(&self, place: &str, text: &str) {
+        self.confess(&format!("panicked in {place}: {text}"));
+    }
+
+    fn confess(&self, what: &str) {
         let link = &self.link;
         if link.is_alone() || link.known_verdict().is_some() {
             return;
         }
         let own = link.globals[link.rank];
-        let diagnosis = format!("rank {own} gave up: {reason}");
+        let diagnosis = format!("rank {own} {what}");
         let verdict = Verdict { culprits: vec![own], diagnosis };
         *lock(&link.status.verdict) = Some(verdict.clone());
         self.within(ROLL_CALL_TIMEOUT, move |link| {

@@ -38,7 +38,22 @@ pub struct Launcher {
 pub fn ddp_run<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Launcher {
     let mut command = Command::new(binaries::ddp_run());
     command.args(args);
-    Launcher::new(command)
+    Launcher::new(&command)
+}
+
+/// The same command, which takes Ctrl-C even where these tests run in the background of a shell:
+/// that ignores SIGINT, and what it starts inherits so.
+fn with_default_sigint(command: &Command) -> Command {
+    let mut reset = Command::new("env");
+    reset.args(["--default-signal=INT", "--"]).arg(command.get_program()).args(command.get_args());
+    for (key, value) in command.get_envs() {
+        match value {
+            Some(value) => reset.env(key, value),
+            None => reset.env_remove(key),
+        };
+    }
+    command.get_current_dir().map(|folder| reset.current_dir(folder));
+    reset
 }
 
 /// `ddp-run ARGS -- sh -c SCRIPT`.
@@ -49,7 +64,8 @@ pub fn shell(args: &str, script: &str) -> Launcher {
 
 impl Launcher {
     /// Any command that starts a launcher, made safe for a test.
-    pub fn new(mut command: Command) -> Self {
+    pub fn new(command: &Command) -> Self {
+        let mut command = with_default_sigint(command);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
         let mark = format!("mark-{}-{count}-{}", std::process::id(), now.as_nanos());
@@ -363,7 +379,7 @@ impl TwoMachines {
         command.args(["--nnodes", "2", "--node-rank", &node.to_string()]);
         command.args(["--master-addr", "10.87.0.1"]).args(args.split_whitespace());
         command.arg("--").args(program);
-        Launcher::new(command)
+        Launcher::new(&command)
     }
 }
 

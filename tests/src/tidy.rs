@@ -6,12 +6,14 @@ mod code;
 mod documents;
 mod header;
 mod messages;
+mod programs;
 mod tokens;
 
 pub use code::{allowances, layers, long_functions, long_lines, missing_module_docs, unfinished};
 pub use documents::{machine_places, missing_paths};
 pub use header::{declarations, foreign_functions};
 pub use messages::{fault, messages};
+pub use programs::{Programs, programs};
 
 /// What is wrong and where, ready to be printed behind a path.
 #[derive(Debug, Clone, PartialEq, Eq)]

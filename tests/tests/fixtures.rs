@@ -96,6 +96,71 @@ fn findings_do_not_depend_on_the_number_of_threads() {
     }
 }
 
+#[test]
+fn findings_do_not_depend_on_the_order_of_files_or_on_an_earlier_run() {
+    let ahead = findings::check(&["fixtures/python", "fixtures/rust"]);
+    let again = findings::check(&["fixtures/python", "fixtures/rust"]);
+    assert_eq!(again.findings, ahead.findings, "in a second run");
+    let mut files = repository::files(&repository::root().join("fixtures"), "rs");
+    files.extend(repository::files(&repository::root().join("fixtures"), "py"));
+    let relative = |path: &std::path::PathBuf| {
+        let path = path.strip_prefix(repository::root()).expect("in the checkout");
+        path.to_string_lossy().into_owned()
+    };
+    let mut names: Vec<String> = files.iter().map(relative).collect();
+    names.sort();
+    names.reverse();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut behind = findings::check(&names).findings;
+    behind.sort_by(|a, b| (&a.path, a.line, &a.rule).cmp(&(&b.path, b.line, &b.rule)));
+    let mut sorted = ahead.findings;
+    sorted.sort_by(|a, b| (&a.path, a.line, &a.rule).cmp(&(&b.path, b.line, &b.rule)));
+    assert_eq!(behind, sorted, "with the files named backwards");
+}
+
+/// Line ends, a byte order mark, tabs: the lines stay, and so do the findings on them.
+#[test]
+fn findings_do_not_depend_on_how_lines_are_written() {
+    let mut folders = vec![repository::root().join("fixtures/python")];
+    let cases = repository::root().join("../shared/cases");
+    if cases.exists() {
+        folders.push(cases);
+    } else {
+        eprintln!("skipped: {} is not there", cases.display());
+    }
+    for folder in folders {
+        let plain = rewritten(&folder, str::to_owned);
+        let crlf = rewritten(&folder, |text| text.replace('\n', "\r\n"));
+        let marked = rewritten(&folder, |text| format!("\u{feff}{text}"));
+        let tabs = rewritten(&folder, |text| {
+            let lines = text.split('\n').map(|line| {
+                let code = line.trim_start_matches("    ");
+                format!("{}{code}", "\t".repeat((line.len() - code.len()) / 4))
+            });
+            lines.collect::<Vec<_>>().join("\n")
+        });
+        assert!(plain.len() > 5, "{plain:?}");
+        assert_eq!(crlf, plain, "with CRLF in {}", folder.display());
+        assert_eq!(marked, plain, "with a byte order mark in {}", folder.display());
+        assert_eq!(tabs, plain, "with tabs in {}", folder.display());
+    }
+}
+
+/// What a copy of the folder's Python files gives, each written anew: place, rule and message.
+fn rewritten(
+    folder: &std::path::Path,
+    write: impl Fn(&str) -> String,
+) -> Vec<(std::path::PathBuf, u32, String, String)> {
+    let copy = tempfile::tempdir().expect("a folder can be made");
+    for path in repository::files(folder, "py") {
+        let to = copy.path().join(path.strip_prefix(folder).expect("below the folder"));
+        fs::create_dir_all(to.parent().expect("in the copy")).expect("folders can be made");
+        fs::write(&to, write(&repository::read(&path))).expect("files can be written");
+    }
+    let found = findings::check_in(copy.path(), &["."]).findings;
+    found.into_iter().map(|f| (f.path, f.line, f.rule, f.message)).collect()
+}
+
 /// One per program: the folders of Python programs, the files of Rust ones.
 fn programs() -> Vec<String> {
     let mut programs = entries("fixtures/python");

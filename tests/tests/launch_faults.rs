@@ -229,7 +229,7 @@ fn with_full_disk(fill_first: bool, script: &str) -> Option<Launcher> {
     command.args(["-m", "sh", "-c", &setup]).arg(&folder);
     command.arg(ddp_tests::binaries::ddp_run()).args(["-n", "1", "--log-dir"]).arg(&folder);
     command.args(["--", "sh", "-c", script]);
-    Some(Launcher::new(command))
+    Some(Launcher::new(&command))
 }
 
 #[test]
@@ -298,7 +298,7 @@ fn a_closed_console_does_not_end_the_run() {
         done.display()
     );
     command.args(["-c", &script]);
-    let ran = Launcher::new(command).run(10.0);
+    let ran = Launcher::new(&command).run(10.0);
     assert_eq!(ran.out.lines().count(), 1);
     assert!(done.exists());
     ran.left_nothing();
@@ -311,7 +311,7 @@ fn nohup_keeps_the_launcher_alive() {
     let mut command = Command::new("nohup");
     command.arg(ddp_tests::binaries::ddp_run()).args(["-n", "1", "--", "sh", "-c"]);
     command.arg(format!("echo > {}; sleep 0.5; echo through", up.display()));
-    let mut started = Launcher::new(command).start();
+    let mut started = Launcher::new(&command).start();
     started.until("the rank", |_| up.exists());
     kill("HUP", started.pid());
     let ran = started.wait(5.0);

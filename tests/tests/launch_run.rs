@@ -279,11 +279,11 @@ fn cargo_ddp_run_builds_and_launches_a_package() {
     let mut command = Command::new(cargo_ddp_run);
     command.args(["ddp-run", "-n", "2", "--", "--epochs", "3"]).current_dir(folder.path());
     command.env_remove("CARGO_TARGET_DIR").env_remove("LD_LIBRARY_PATH");
-    let ran = Launcher::new(command).run(60.0);
+    let ran = Launcher::new(&command).run(60.0);
     ran.ended(0, &[]);
     assert_eq!(lines_of(&ran.out, 1), ["1 Some(\"3\")", "/opt/libtorch/lib"]);
     fs::write(folder.path().join("src/main.rs"), "fn main() { oops }").unwrap();
     let mut command = Command::new(ddp_tests::binaries::ddp_run().with_file_name("cargo-ddp-run"));
     command.args(["ddp-run"]).current_dir(folder.path());
-    Launcher::new(command).run(60.0).ended(101, &["oops", "does not build"]);
+    Launcher::new(&command).run(60.0).ended(101, &["oops", "does not build"]);
 }

@@ -7,9 +7,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use ddp_tests::launch::random::kill_at_random;
-use ddp_tests::launch::{Launcher, TwoMachines, all_succeed, ddp_run, run_state, some_port};
-use ddp_tests::repository;
+use ddp_tests::launch::random::{kill_at_random, was_resumed_after};
+use ddp_tests::launch::{Launcher, TwoMachines, all_succeed, ddp_run, some_port};
 use tch::nn::{self, Module, OptimizerConfig};
 use tch::{Device, Kind, Tensor};
 use tch_ddp::{Ddp, DdpOptions, GroupOptions, Launch, ProcessGroup};
@@ -141,7 +140,7 @@ fn bare() -> Launcher {
     let program = program();
     let mut command = Command::new(&program[0]);
     command.args(&program[1..]);
-    Launcher::new(command)
+    Launcher::new(&command)
 }
 
 #[track_caller]
@@ -187,7 +186,7 @@ fn a_tch_program_trains_the_same_under_every_launcher() {
     if let Some(torchrun) = ddp_tests::launch::torchrun() {
         let mut command = Command::new(torchrun);
         command.args(["--standalone", "--no-python", "--nproc-per-node", "2"]).args(program());
-        told(Launcher::new(command), "torchrun").run(LIMIT_S).ended(0, &[]);
+        told(Launcher::new(&command), "torchrun").run(LIMIT_S).ended(0, &[]);
         same(&path("torchrun"), &reference, 1e-9);
     }
     if let Some(machines) = TwoMachines::new() {
@@ -220,13 +219,7 @@ fn ten_kills_do_not_change_the_result() {
     kill_at_random(&mut started, &logs, KILLS, 3.0);
     started.wait(4.0 * LIMIT_S).ended(0, &["restart 10 of 10"]);
 
-    let causes = run_state(&logs).unwrap()["root_causes"].as_array().unwrap().clone();
-    assert_eq!(causes.len(), KILLS);
-    for cause in &causes {
-        assert_eq!(cause["how"]["signal"], 9, "{cause}");
-    }
-    let resumed = repository::read(&logs.join("attempt_10/0/stdout.log"));
-    assert!(!resumed.contains("begins at step 0\n"), "nothing was resumed: {resumed}");
+    was_resumed_after(KILLS, &logs);
     same(&path("stormy"), &path("calm"), 1e-5);
 }
 
@@ -252,7 +245,7 @@ fn torchrun_shows_what_a_rank_reports() {
         let mut command = Command::new(&torchrun);
         command.args(["--standalone", "--no-python", "--nproc-per-node", "2"]);
         command.args(child("child_that_fails"));
-        let ran = Launcher::new(command).env("DDP_TEST_FAILURE", how).run(LIMIT_S);
+        let ran = Launcher::new(&command).env("DDP_TEST_FAILURE", how).run(LIMIT_S);
         ran.ended(1, &["Root Cause"]);
         let report = &ran.err[ran.err.find("Root Cause").unwrap()..];
         assert!(report.contains("rank      : 1"), "{report}");

@@ -28,7 +28,7 @@ impl OnTerminal {
         command.args(["-c", pty, "sh", "-c", &size, "sh"]);
         command.arg(binaries::ddp_run()).args(args.split_whitespace());
         command.args(["--", "sh", "-c", script]).env("TERM", "xterm");
-        let mut launcher = Launcher::new(command);
+        let mut launcher = Launcher::new(&command);
         let mut child = launcher.command.stdin(Stdio::piped()).spawn().unwrap();
         let bytes = Arc::new(Mutex::new(Vec::new()));
         let (mut out, kept) = (child.stdout.take().unwrap(), Arc::clone(&bytes));

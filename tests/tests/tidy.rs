@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use ddp_lint::model::Language;
 use ddp_lint::rules::RULES;
 use ddp_tests::repository::{files, read, root};
 use ddp_tests::tidy::{self, Complaint};
@@ -120,6 +121,22 @@ fn each_rule_is_one_file_and_one_entry() {
     let strangers: Vec<&String> = files.iter().filter(|name| is_rule(name)).collect();
     assert!(strangers.is_empty(), "in lint/src/rules without being a rule: {strangers:?}");
     assert!(names.iter().all(|name| files.contains(name)), "a rule lies elsewhere");
+}
+
+/// Beside its documentation's examples: varied names and structure, over files too, and
+/// look-alikes.
+#[test]
+fn each_python_rule_is_tested_on_programs_of_its_own() {
+    let of_python = RULES.iter().filter(|rule| rule.languages.contains(&Language::Python));
+    let mut few = String::new();
+    for rule in of_python {
+        let path = format!("lint/src/rules/{}.rs", rule.name.replace('-', "_"));
+        let programs = tidy::programs(&read(&root().join(&path)), rule.name);
+        if programs.all < 6 || programs.over_files < 2 || programs.silent < 2 {
+            let _ = writeln!(few, "{path}: {programs:?}");
+        }
+    }
+    assert!(few.is_empty(), "at least 6 programs, 2 over files, 2 silent:\n{few}");
 }
 
 #[test]

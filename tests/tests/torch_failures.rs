@@ -124,6 +124,23 @@ fn a_rank_that_panics_is_named() {
 }
 
 #[test]
+fn all_ranks_are_told_what_libtorch_refused_in_the_forward_pass_of_one() {
+    let outcomes = Ranks::new(test_name!(), 3).outcomes(|rank| {
+        let group = rank.group(TIMEOUT)?;
+        let ddp = wrapped(&group, DdpOptions::default())?;
+        let columns = if group.rank() == 1 { 5 } else { 6 };
+        // tch panics here, as it does for inputs on another device than the model.
+        let x = Tensor::zeros([4, columns], (Kind::Float, tch::Device::Cpu));
+        ddp.check_inputs(&[&x])?;
+        ddp.backward(&ddp.run(|net| net.forward(&x))?.sum(Kind::Float))?;
+        Ok(())
+    });
+    let Some(outcomes) = outcomes else { return };
+    let words = ["rank 1 panicked in its forward pass", "cannot be multiplied (4x5 and 6x16)"];
+    assert_others_say(&outcomes, 1, &words);
+}
+
+#[test]
 fn a_rank_that_returns_early_is_named() {
     for (world, culprit) in [(2, 0), (2, 1)] {
         let case = Ranks::new(test_name!(), world).value(culprit.to_string());

@@ -385,6 +385,160 @@ fn buffers_follow_rank_0_as_the_options_say() {
     });
 }
 
+/// Trains an embedding with sparse gradients and a layer on top; by `world` shares of the rows, or
+/// all of them in one process.
+fn train_sparse(group: Option<&ProcessGroup>, world: i64, declared: bool) -> Result<nn::VarStore> {
+    let vs = store(Kind::Float);
+    let config = nn::EmbeddingConfig { sparse: true, ..nn::EmbeddingConfig::default() };
+    let words = nn::embedding(vs.root() / "words", 12, 6, config);
+    let head = nn::linear(vs.root() / "head", 6, 2, nn::LinearConfig::default());
+    fill(&vs);
+    let mut opt = nn::Sgd::default().build(&vs, 0.5)?;
+    let rows = 6;
+    let ids = Tensor::arange(rows * world, (Kind::Int64, Device::Cpu)).remainder(7);
+    let (_, y) = batch(rows * world, Kind::Float);
+    let Some(group) = group else {
+        for _ in 0..3 {
+            let out = head.forward(&words.forward(&ids));
+            opt.backward_step(&out.mse_loss(&y, Reduction::Mean));
+        }
+        return Ok(vs);
+    };
+    let sparse_parameters = if declared { vec!["words.weight".to_owned()] } else { Vec::new() };
+    let options = DdpOptions { sparse_parameters, ..DdpOptions::default() };
+    let ddp = Ddp::new((words, head), vs, group, options)?;
+    let first = rows * group.rank() as i64;
+    let (ids, y) = (ids.narrow(0, first, rows), y.narrow(0, first, rows));
+    for _ in 0..3 {
+        let out = ddp.run(|(words, head)| head.forward(&words.forward(&ids)))?;
+        ddp.backward(&out.mse_loss(&y, Reduction::Mean))?;
+        ensure!(ddp.vars().variables()["words.weight"].grad().is_sparse(), "a dense gradient");
+        ddp.step(&mut opt)?;
+    }
+    Ok(ddp.into_parts().1)
+}
+
+#[test]
+fn declared_sparse_gradients_equal_one_process_and_others_are_an_error() {
+    Ranks::new(test_name!(), 3).run(|rank| {
+        let group = rank.group(TIMEOUT)?;
+        let difference =
+            value_difference(&train_sparse(Some(&group), 3, true)?, &train_sparse(None, 3, true)?)?;
+        ensure!(difference <= 1e-6, "sparse gradients differ by {difference:e}");
+        let vs = store(Kind::Float);
+        let _ = vs.root().zeros("w", &[1]);
+        let sparse_parameters = vec!["v".to_owned()];
+        let options = DdpOptions { sparse_parameters, ..DdpOptions::default() };
+        let unknown = Ddp::new((), vs, &group, options);
+        ensure!(unknown.is_err_and(|e| e.to_string().contains("names `v`")), "an unknown name");
+        let Err(error) = train_sparse(Some(&group), 3, false) else { bail!("undeclared") };
+        let words = "the gradient of `words.weight` is sparse; name it in `sparse_parameters`";
+        ensure!(error.to_string().contains(words), "{error}");
+        Ok(())
+    });
+}
+
+#[test]
+fn clipped_steps_equal_those_of_one_process() {
+    type Clip = fn(&mut nn::Optimizer);
+    type Step = fn(&Ddp<Net>, &mut nn::Optimizer, &Tensor) -> tch_ddp::Result<()>;
+    let all: [(&str, Clip, Step); 4] = [
+        ("value", |opt| opt.clip_grad_value(0.02), |d, o, l| d.backward_step_clip(o, l, 0.02)),
+        ("norm", |opt| opt.clip_grad_norm(0.1), |d, o, l| d.backward_step_clip_norm(o, l, 0.1)),
+        (
+            "weighted value",
+            |opt| opt.clip_grad_value(0.02),
+            |d, o, l| d.weighted(Weight::of(4)).backward_step_clip(o, l, 0.02),
+        ),
+        (
+            "weighted norm",
+            |opt| opt.clip_grad_norm(0.1),
+            |d, o, l| d.weighted(Weight::of(4)).backward_step_clip_norm(o, l, 0.1),
+        ),
+    ];
+    Ranks::new(test_name!(), 2).run(|rank| {
+        let group = rank.group(TIMEOUT)?;
+        for (name, clip, step) in all {
+            let alone = store(Kind::Double);
+            let net = mlp(&alone);
+            fill(&alone);
+            let (x, y) = batch(8, Kind::Double);
+            let mut alone_opt = nn::Sgd::default().build(&alone, 0.5)?;
+            let ddp = wrapped(&group, Kind::Double, DdpOptions::default())?;
+            let mut opt = nn::Sgd::default().build(ddp.vars(), 0.5)?;
+            for _ in 0..3 {
+                alone_opt.zero_grad();
+                net.forward(&x).mse_loss(&y, Reduction::Mean).backward();
+                let whole = alone.variables()["second.weight"].grad().copy();
+                clip(&mut alone_opt);
+                let clipped = alone.variables()["second.weight"].grad();
+                ensure!(whole != clipped, "{name}: the limit cuts nothing");
+                alone_opt.step();
+                step(&ddp, &mut opt, &loss(&ddp, Kind::Double)?)?;
+            }
+            let difference = value_difference(ddp.vars(), &alone)?;
+            ensure!(difference <= 1e-12, "{name}: differs by {difference:e}");
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn statistics_tell_the_times_of_a_step() {
+    Ranks::new(test_name!(), 2).run(|rank| {
+        let group = rank.group(TIMEOUT)?;
+        let ddp = wrapped(&group, Kind::Float, DdpOptions::default())?;
+        let mut opt = nn::Sgd::default().build(ddp.vars(), 0.1)?;
+        ensure!(ddp.stats()?.n_iterations == 0, "before the first step");
+        let started = std::time::Instant::now();
+        for _ in 0..12 {
+            ddp.backward_step(&mut opt, &loss(&ddp, Kind::Float)?)?;
+        }
+        let whole = started.elapsed();
+        let stats = ddp.stats()?;
+        // c10d looks at every step of the first ten.
+        ensure!(stats.n_iterations >= 10 && stats.n_iterations <= 12, "{stats:?}");
+        ensure!(stats.bucket_bytes == [(6 * 16 + 16 + 16 * 2 + 2) * 4], "{stats:?}");
+        for time in [stats.forward, stats.backward_compute, stats.backward_communication] {
+            ensure!(!time.is_zero() && time < whole, "{stats:?} in {whole:?}");
+        }
+        ensure!(stats.overlap <= stats.backward_communication, "{stats:?}");
+        Ok(())
+    });
+}
+
+#[test]
+fn a_parameter_that_no_rank_uses_stays_without_gradient_where_that_is_declared() {
+    Ranks::new(test_name!(), 2).run(|rank| {
+        let group = rank.group(TIMEOUT)?;
+        let unused = DdpOptions { find_unused_parameters: true, ..DdpOptions::default() };
+        let fixed = DdpOptions { static_graph: true, ..DdpOptions::default() };
+        for options in [unused, fixed] {
+            let vs = store(Kind::Double);
+            let net = mlp(&vs);
+            let spare = vs.root().zeros("spare", &[3]);
+            fill(&vs);
+            let ddp = Ddp::new(net, vs, &group, options.clone())?;
+            for step in 0..4 {
+                ddp.zero_grad()?;
+                let (x, y) = batch(8, Kind::Double);
+                let first = 4 * group.rank() as i64;
+                let (x, y) = (x.narrow(0, first, 4), y.narrow(0, first, 4));
+                let out = ddp.run(|net| net.forward(&x))?;
+                ddp.backward(&out.mse_loss(&y, Reduction::Mean))?;
+                ensure!(!spare.grad().defined(), "{options:?}, step {step}: a gradient");
+                let alone = alone(2, Kind::Double);
+                for (name, tensor) in alone.variables() {
+                    let grad = ddp.vars().variables()[&name].grad();
+                    let apart = f64::try_from((grad - tensor.grad()).abs().max())?;
+                    ensure!(apart <= 1e-12, "{options:?}, step {step}: `{name}` by {apart:e}");
+                }
+            }
+        }
+        Ok(())
+    });
+}
+
 #[test]
 fn plans_agree_on_all_ranks_and_samplers_follow_them() {
     Ranks::new(test_name!(), 3).run(|rank| {

@@ -2,7 +2,7 @@
 //! error that names the rank or the timeout, and whatever is on disk is whole.
 #![cfg(feature = "torch")]
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
@@ -23,7 +23,8 @@ fn signal_self(signal: &str) {
 }
 
 /// `Ok(true)`: end early as if all were well.
-fn fail(how: &str) -> Result<bool> {
+fn fail(rank: &Rank, how: &str) -> Result<bool> {
+    std::fs::write(rank.folder.join("failed"), "")?;
     match how {
         "killed" => signal_self("-KILL"),
         "stopped" => signal_self("-STOP"),
@@ -40,10 +41,18 @@ fn fail(how: &str) -> Result<bool> {
 }
 
 fn run(rank: &Rank, phase: &str, how: &str) -> Result<()> {
+    let result = train(rank, phase, how);
+    if result.is_err() && rank.launch.rank() == 0 {
+        std::fs::write(rank.folder.join("heard"), "")?;
+    }
+    result
+}
+
+fn train(rank: &Rank, phase: &str, how: &str) -> Result<()> {
     let group = rank.group(TIMEOUT)?;
     let is_bad = group.rank() == 1;
     let fails_at = |at: &str, step: usize| is_bad && phase == at && step == 2;
-    if fails_at("construction", 2) && fail(how)? {
+    if fails_at("construction", 2) && fail(rank, how)? {
         return Ok(());
     }
     let vs = store(Kind::Float);
@@ -55,27 +64,27 @@ fn run(rank: &Rank, phase: &str, how: &str) -> Result<()> {
     let path = rank.folder.join("model.safetensors");
     for step in 0..4 {
         let out = ddp.run(|net| -> Result<Option<Tensor>> {
-            if fails_at("forward", step) && fail(how)? {
+            if fails_at("forward", step) && fail(rank, how)? {
                 return Ok(None);
             }
             Ok(Some(net.forward(&x)))
         })??;
         let Some(out) = out else { return Ok(()) };
         let loss = out.mse_loss(&y, Reduction::Mean);
-        if fails_at("backward", step) && fail(how)? {
+        if fails_at("backward", step) && fail(rank, how)? {
             return Ok(());
         }
         ddp.backward(&loss)?;
-        if fails_at("step", step) && fail(how)? {
+        if fails_at("step", step) && fail(rank, how)? {
             return Ok(());
         }
         ddp.step(&mut opt)?;
-        if fails_at("checkpoint", step) && fail(how)? {
+        if fails_at("checkpoint", step) && fail(rank, how)? {
             return Ok(());
         }
         ddp.save(&path)?;
     }
-    if fails_at("exit", 2) && fail(how)? {
+    if fails_at("exit", 2) && fail(rank, how)? {
         return Ok(());
     }
     // What a program does last: wait for the others.
@@ -104,6 +113,12 @@ fn check_files(folder: &Path, phase: &str) {
     let names: Vec<_> = files.map(|file| file.file_name().to_string_lossy().into_owned()).collect();
     let torn = names.iter().find(|name| name.contains(".tmp-"));
     assert_eq!(torn, None, "{phase}: among {names:?}");
+    let written = |name: &str| folder.join(name).metadata().and_then(|file| file.modified());
+    if let (Ok(failed), Ok(heard)) = (written("failed"), written("heard")) {
+        let took = heard.duration_since(failed).unwrap_or_default();
+        // The timeout of the collective, the roll call, and room for a busy machine.
+        assert!(took < TIMEOUT + Duration::from_secs(8), "{phase}: heard of it after {took:?}");
+    }
     if phase != "construction" {
         let named = Tensor::read_safetensors(folder.join("model.safetensors"));
         assert_eq!(named.expect("the checkpoint loads").len(), 4, "{phase}: variables");
@@ -135,6 +150,11 @@ fn a_rank_whose_libtorch_throws_is_named_in_each_phase() {
     in_each_phase(&test_name!(), "threw", "rank 1 left the group");
 }
 
+/// Outlives the ranks, unlike their shared folder.
+fn torn_folder(delay_ms: u64) -> PathBuf {
+    std::env::temp_dir().join(format!("tch-ddp-torn-{delay_ms}"))
+}
+
 #[test]
 fn a_rank_killed_while_saving_leaves_a_whole_checkpoint() {
     const N_SAVES: usize = 400;
@@ -146,7 +166,7 @@ fn a_rank_killed_while_saving_leaves_a_whole_checkpoint() {
             // Large enough that a save is often under way.
             let mut weight = vs.root().zeros("weight", &[1 << 20]);
             let ddp = Ddp::new((), vs, &group, DdpOptions::default())?;
-            let path = std::env::temp_dir().join(format!("tch-ddp-torn-{delay_ms}.safetensors"));
+            let path = torn_folder(delay_ms).join("model.safetensors");
             let _ = tch::no_grad(|| weight.fill_(0.0));
             ddp.save(&path)?;
             std::thread::spawn(move || {
@@ -162,20 +182,20 @@ fn a_rank_killed_while_saving_leaves_a_whole_checkpoint() {
         });
         let Some(outcomes) = outcomes else { continue };
         assert!(!outcomes[0].is_success(), "{}", report(&outcomes));
-        let path = std::env::temp_dir().join(format!("tch-ddp-torn-{delay_ms}.safetensors"));
+        let folder = torn_folder(delay_ms);
+        let path = folder.join("model.safetensors");
         let named = Tensor::read_safetensors(&path).expect("the checkpoint is whole");
         let (low, high) = (named[0].1.min(), named[0].1.max());
         assert_eq!(low, high, "the checkpoint mixes two saves");
-        std::fs::remove_file(&path).expect("it was there");
-        let torn = std::fs::read_dir(std::env::temp_dir()).expect("the folder is readable");
-        for entry in torn.flatten() {
-            let name = entry.file_name().to_string_lossy().into_owned();
-            if name.contains(".tmp-tch-ddp-torn-") {
-                // The half-written file of a killed process; the next save under the same process
-                // number would replace it.
-                std::fs::remove_file(entry.path()).expect("it was there");
-            }
-        }
+        let torn = std::fs::read_dir(&folder).expect("the folder is readable").flatten();
+        let torn = torn.filter(|file| file.file_name().to_string_lossy().contains(".tmp-")).count();
+        assert!(torn <= 1, "{torn} half-written files");
+        // The next save takes the half-written file of the killed process away.
+        tch_ddp::write_atomically(&path, |to| std::fs::write(to, "").map_err(|e| e.to_string()))
+            .expect("the folder is writable");
+        let left = std::fs::read_dir(&folder).expect("the folder is readable").count();
+        assert_eq!(left, 1, "files beside the checkpoint");
+        std::fs::remove_dir_all(&folder).expect("it was there");
     }
 }
 

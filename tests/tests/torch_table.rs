@@ -27,13 +27,14 @@ enum Case {
     Unused,
     Frozen,
     Tied,
+    BatchNorm,
     SyncBatchNorm,
     UnevenBatches,
     UnevenSteps,
     TwoModels,
 }
 
-const CASES: [Case; 11] = [
+const CASES: [Case; 12] = [
     Case::Plain,
     Case::BucketViews,
     Case::StaticGraph,
@@ -41,6 +42,7 @@ const CASES: [Case; 11] = [
     Case::Unused,
     Case::Frozen,
     Case::Tied,
+    Case::BatchNorm,
     Case::SyncBatchNorm,
     Case::UnevenBatches,
     Case::UnevenSteps,
@@ -93,10 +95,10 @@ impl Net {
     fn new(vs: &nn::VarStore, case: Case, group: Option<&ProcessGroup>) -> Self {
         let root = vs.root();
         let config = nn::LinearConfig::default();
-        let norm = (case == Case::SyncBatchNorm).then(|| {
+        let norm = matches!(case, Case::BatchNorm | Case::SyncBatchNorm).then(|| {
             let config = nn::BatchNormConfig::default();
             let path = &root / "norm";
-            match group {
+            match group.filter(|_| case == Case::SyncBatchNorm) {
                 None => Norm::Alone(nn::batch_norm1d(path, 16, config)),
                 Some(group) => Norm::Synced(SyncBatchNorm::new(&path, 16, config, group)),
             }
@@ -155,10 +157,41 @@ fn alone(case: Case, kind: Kind, world: usize) -> Result<nn::VarStore> {
         let rows: i64 = (0..world).map(|rank| case.rows(rank, step)).sum::<i64>();
         let (x, y) = (x.narrow(0, first, rows), y.narrow(0, first, rows));
         opt.zero_grad();
-        loss(&net.forward(&x, step), &y).backward();
+        if case == Case::BatchNorm {
+            backward_by_shares(&vs, &net, (&x, &y), step, world);
+        } else {
+            loss(&net.forward(&x, step), &y).backward();
+        }
         opt.step();
     }
     Ok(vs)
+}
+
+/// What batch statistics of each rank's own share mean: the mean of the shares' gradients, all from
+/// the same running statistics, of which those of the first share go on.
+fn backward_by_shares(
+    vs: &nn::VarStore,
+    net: &Net,
+    (x, y): (&Tensor, &Tensor),
+    step: usize,
+    world: usize,
+) {
+    let mut running: Vec<Tensor> = vs.variables().into_values().collect();
+    running.retain(|tensor| !tensor.requires_grad());
+    let copies = || -> Vec<Tensor> { running.iter().map(Tensor::copy).collect() };
+    let set = |values: &[Tensor]| {
+        for (tensor, value) in running.iter().zip(values) {
+            tensor.shallow_clone().copy_(value);
+        }
+    };
+    let before = copies();
+    let mut of_first = None;
+    for (x, y) in x.chunk(world as i64, 0).iter().zip(y.chunk(world as i64, 0)) {
+        set(&before);
+        (loss(&net.forward(x, step), &y) / world as f64).backward();
+        of_first.get_or_insert_with(copies);
+    }
+    set(&of_first.unwrap_or(before));
 }
 
 fn together(case: Case, kind: Kind, group: &ProcessGroup) -> Result<nn::VarStore> {
@@ -197,6 +230,10 @@ fn together(case: Case, kind: Kind, group: &ProcessGroup) -> Result<nn::VarStore
     }
     if case == Case::UnevenSteps {
         ddp.join(&mut opt)?;
+    }
+    if case == Case::BatchNorm {
+        // The next forward pass would begin with the buffers of rank 0.
+        ddp.run(|_| ())?;
     }
     let (_, vs) = ddp.into_parts();
     Ok(vs)
@@ -259,16 +296,22 @@ fn two_models_together(kind: Kind, group: &ProcessGroup) -> Result<Vec<nn::VarSt
     Ok(vec![maker.into_parts().1, judge.into_parts().1])
 }
 
-/// The largest relative difference of any variable: the norm of the difference over the norm.
-fn difference(left: &nn::VarStore, right: &nn::VarStore) -> Result<(f64, String)> {
+/// The largest relative difference of any variable: the norm of the difference over the norm, and
+/// the largest difference over the largest value.
+fn difference(left: &nn::VarStore, right: &nn::VarStore) -> Result<(f64, f64, String)> {
     let right = right.variables();
-    let mut largest = (0f64, String::new());
+    let mut largest = (0f64, 0f64, String::new());
     for (name, tensor) in left.variables() {
         let other = right[&name].to_kind(Kind::Double);
-        let norm = f64::try_from(other.norm())?.max(f64::MIN_POSITIVE);
-        let apart = f64::try_from((tensor.to_kind(Kind::Double) - other).norm())? / norm;
-        if apart > largest.0 || apart.is_nan() {
-            largest = (apart, name);
+        let apart = tensor.to_kind(Kind::Double) - &other;
+        let relative = |of: &dyn Fn(&Tensor) -> Tensor| -> Result<f64> {
+            Ok(f64::try_from(of(&apart))? / f64::try_from(of(&other))?.max(f64::MIN_POSITIVE))
+        };
+        let by_element = relative(&|tensor| tensor.abs().max())?;
+        let by_norm = relative(&Tensor::norm)?;
+        largest.1 = if by_element.is_nan() { by_element } else { largest.1.max(by_element) };
+        if by_norm > largest.0 || by_norm.is_nan() {
+            (largest.0, largest.2) = (by_norm, name);
         }
     }
     Ok(largest)
@@ -283,13 +326,20 @@ fn check(case: Case, kind: Kind, tolerance: f64, group: &ProcessGroup) -> Result
         vec![(alone(case, kind, world)?, together(case, kind, group)?)]
     };
     for (alone, together) in pairs {
-        let (apart, name) = difference(&together, &alone)?;
+        let (apart, by_element, name) = difference(&together, &alone)?;
         if group.is_main() {
-            eprintln!("{world} ranks, {kind:?}, {case:?}: {apart:.1e}");
+            eprintln!(
+                "{world} ranks, {kind:?}, {case:?}: {apart:.1e}, by element {by_element:.1e}"
+            );
         }
         ensure!(
             apart <= tolerance,
             "{world} ranks, {kind:?}, {case:?}: `{name}` differs by {apart:e}"
+        );
+        // An element of 7 significant bits may be two roundings off; not so with more bits.
+        ensure!(
+            kind == Kind::BFloat16 || by_element <= tolerance,
+            "{world} ranks, {kind:?}, {case:?}: an element differs by {by_element:e}"
         );
     }
     Ok(())

@@ -1,8 +1,9 @@
 //! `cargo x bench`: how good and how fast the linter is, and how fast the runtime, measured with
-//! release builds.
+//! release builds; and what the macros cost.
 
 mod ddp;
 mod lint;
+mod macros;
 mod score;
 mod server;
 
@@ -34,9 +35,11 @@ pub(crate) enum Bench {
     /// then knows what a fresh run finds.
     Server(server::Options),
     /// Steps per second, memory and overlap of the runtime, against Python's DDP on two ranks.
-    Ddp {
-        /// Runs of each program per model, taken in turns.
-        #[arg(long, default_value_t = 3)]
+    Ddp(ddp::Options),
+    /// What `#[data_parallel]` adds to the time of compiling a model of forty fields.
+    Macro {
+        /// Runs of rustc with and without the attribute, taken in turns.
+        #[arg(long, default_value_t = 15)]
         rounds: usize,
     },
 }
@@ -47,7 +50,8 @@ pub(crate) fn run(workspace: &Workspace, bench: Option<Bench>) -> Result<ExitCod
         Some(Bench::Score { repos }) => score::run(workspace, repos.as_deref())?,
         Some(Bench::Lint { folder, runs }) => lint::run(workspace, folder, runs)?,
         Some(Bench::Server(options)) => server::run(workspace, &options)?,
-        Some(Bench::Ddp { rounds }) => ddp::run(workspace, rounds)?,
+        Some(Bench::Ddp(options)) => ddp::run(workspace, &options)?,
+        Some(Bench::Macro { rounds }) => macros::run(workspace, rounds)?,
         None => {
             score::run(workspace, None)?;
             lint::run(workspace, None, 7)?;

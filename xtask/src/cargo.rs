@@ -24,6 +24,13 @@ pub(crate) fn build_release(workspace: &Workspace, selection: &[&str]) -> Result
     succeed(&mut build)
 }
 
+/// Builds the linter and the launcher, and returns the linter. Always both in one build: alone,
+/// each would have other features of the crates that they share, and all would be built again.
+pub(crate) fn release_linter(workspace: &Workspace) -> Result<PathBuf> {
+    build_release(workspace, &["--bin", "ddp-lint", "--bin", "ddp-run"])?;
+    Ok(release_program(workspace, "ddp-lint"))
+}
+
 /// A program that a release build made.
 pub(crate) fn release_program(workspace: &Workspace, name: &str) -> PathBuf {
     let target = env::var_os("CARGO_TARGET_DIR")

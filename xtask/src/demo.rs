@@ -10,7 +10,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
 
-use crate::cargo::{build_release, relay, release_program, show};
+use crate::cargo::{build_release, relay, release_linter, release_program, show};
 use crate::setup;
 use crate::workspace::Workspace;
 use plot::{Labels, Series, plot};
@@ -32,7 +32,7 @@ const GLOBAL_BATCH: usize = 64;
 pub(crate) fn run(workspace: &Workspace) -> Result<ExitCode> {
     setup::run(workspace)?;
     heading("building the linter, the launcher and the example");
-    build_release(workspace, &["--package", "ddp-lint", "--package", "ddp-run"])?;
+    release_linter(workspace)?;
     build_release(workspace, &["--package", "tch-ddp", "--example", "digits"])?;
 
     heading("what the linter says about programs in the middle of their migration");

@@ -37,7 +37,8 @@ enum Command {
     Demo,
     /// Test everything; the last line counts the tests.
     Test,
-    /// Measure the linter (`score`, `lint`, `server`; by default all) or the runtime (`ddp`).
+    /// Measure the linter (`score`, `lint`, `server`; by default all), the runtime (`ddp`) or the
+    /// macros (`macro`).
     Bench {
         #[command(subcommand)]
         bench: Option<bench::Bench>,

@@ -177,10 +177,13 @@ impl<'p> Program<'p> {
         }
         match self.terms().kind(term) {
             TermKind::Negative(of) => self.tensor_device_of(*of, depth),
+            TermKind::Object(_) | TermKind::Tuple(_) => self.device_of_items(term, depth),
             TermKind::Apply(name, parts) if !is_number_function(name) => {
                 parts.iter().find_map(|&part| self.tensor_device_of(part, depth))
             }
-            TermKind::Binary(_, left, right) => {
+            TermKind::Binary(..) | TermKind::Opaque { .. } => {
+                let (_, left, right) = self.arithmetic_of(term)?;
+                let (left, right) = (&left, &right);
                 let (a, b) =
                     (self.tensor_device_of(*left, depth), self.tensor_device_of(*right, depth));
                 match (a, b) {
@@ -192,6 +195,19 @@ impl<'p> Program<'p> {
             }
             _ => None,
         }
+    }
+
+    /// Of a list of tensors, where all are on one device.
+    fn device_of_items(&self, list: Term, depth: u32) -> Option<Device> {
+        let is_other = self.object_of(list).is_some_and(|object| object.class != ObjectClass::List);
+        if is_other {
+            return None;
+        }
+        let held = self.contents(list);
+        let mut devices =
+            held.iter().flat_map(Value::terms).map(|item| self.tensor_device_of(item, depth));
+        let first = devices.next()??;
+        devices.all(|device| device == Some(first)).then_some(first)
     }
 
     fn device_of_result(&self, call: &Call<'p>, depth: u32) -> Option<Device> {
@@ -228,6 +244,7 @@ impl<'p> Program<'p> {
                     _ => name.starts_with("torch.").then_some(Device::Cpu),
                 }
             }
+            Role::Concat => of(first()),
             Role::ChangeKind
             | Role::Detach
             | Role::Copy
@@ -267,8 +284,20 @@ impl<'p> Program<'p> {
             && data.terms().all(|term| {
                 let is_list =
                     self.object_of(term).is_some_and(|object| object.class == ObjectClass::List);
-                is_list || matches!(terms.kind(term), TermKind::Tuple(_)) || self.is_number(term)
+                is_list
+                    || matches!(terms.kind(term), TermKind::Tuple(_))
+                    || self.is_number(term)
+                    || self.is_drawn_outside_torch(term)
             })
+    }
+
+    /// A number of Python's `random`, or a number or array of numpy's.
+    fn is_drawn_outside_torch(&self, term: Term) -> bool {
+        self.maker(term).is_some_and(|(_, call)| {
+            let name = call.name.map_or("", |name| name.as_str());
+            call.role == Role::Random
+                && (name.starts_with("random.") || name.starts_with("numpy.random."))
+        })
     }
 
     /// Surely a number of Python.

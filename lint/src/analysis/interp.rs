@@ -21,7 +21,7 @@ use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 use super::event::{ArgumentValue, Event, EventId, EventKind, LoopId, Modes, Node, PathId, Tree};
 use super::term::{ClassRef, FrameId, FunctionRef, ObjectId, Term, TermKind, Terms};
 use super::value::Value;
-use crate::model::{Expr, FileId, Function, Impl, Name, Site, Span, Stmt, WithItem};
+use crate::model::{BinaryOp, Expr, FileId, Function, Impl, Name, Site, Span, Stmt, WithItem};
 use crate::project::Project;
 use crate::table::{Asked, Role, Row, Table};
 
@@ -171,6 +171,10 @@ pub(super) struct Interpreter<'p> {
     with_bodies: Vec<WithBody<'p>>,
     entering_context: bool,
     function_marks: FxHashMap<FunctionRef, Role>,
+    /// Decorators of the project on methods, innermost first.
+    method_decorators: FxHashMap<FunctionRef, Vec<(&'p Expr, Term)>>,
+    /// Methods whose decorators run now: what these call is the method itself.
+    bare_methods: Vec<FunctionRef>,
     last_runs: FxHashMap<FunctionRef, call::Memo>,
     active: FxHashMap<FunctionRef, u32>,
     known_hash: u64,
@@ -184,6 +188,12 @@ pub(super) struct Interpreter<'p> {
     types: FxHashMap<Term, Name>,
     /// Where a quotient was first formed.
     pub divisions: FxHashMap<Term, Site>,
+    /// Of opaque numbers and tensors of Rust: what they were computed from.
+    pub arithmetic: FxHashMap<Term, (BinaryOp, Term, Term)>,
+    /// Of tensors and numbers of Rust: what their method was called on, as `x` of `x.cos()`.
+    pub method_of: FxHashMap<Term, Term>,
+    /// What the methods of builders were given, as it is written.
+    pub settings: FxHashMap<(Term, Name), (FileId, &'p Expr)>,
     star_imports: FxHashMap<FileId, Vec<Term>>,
     /// Whether control gets past the expressions of the statement that runs.
     falls: Term,
@@ -243,6 +253,8 @@ impl<'p> Interpreter<'p> {
             with_bodies: Vec::new(),
             entering_context: false,
             function_marks: FxHashMap::default(),
+            method_decorators: FxHashMap::default(),
+            bare_methods: Vec::new(),
             last_runs: FxHashMap::default(),
             active: FxHashMap::default(),
             known_hash: 0,
@@ -252,6 +264,9 @@ impl<'p> Interpreter<'p> {
             item_of: FxHashMap::default(),
             types: FxHashMap::default(),
             divisions: FxHashMap::default(),
+            arithmetic: FxHashMap::default(),
+            method_of: FxHashMap::default(),
+            settings: FxHashMap::default(),
             star_imports: FxHashMap::default(),
             frame: FrameId(0),
             call_depth: 0,

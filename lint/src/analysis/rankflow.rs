@@ -25,8 +25,10 @@ enum Key {
     /// A collective of that name, with its root where it has one that is known.
     Named(Name, Option<i64>),
     Construct,
-    /// Forward (and backward) of a wrapper, with gradients.
+    /// Forward of a wrapper, with gradients.
     Train(ObjectId),
+    /// A backward that reduces the gradients of a wrapper.
+    Reduce(ObjectId),
 }
 
 /// What is compared of a collective: equal ones pair.
@@ -96,9 +98,12 @@ pub struct LocalDecision {
 pub enum Counted {
     /// Collectives, open and hidden.
     Collectives,
-    /// These, and training forwards of a wrapper.
+    /// These, and training forwards and backwards of a wrapper.
     Training,
 }
+
+/// What a tensor tells of how it was made rather than of its numbers.
+const STRUCTURE: [&str; 5] = ["requires_grad", "is_leaf", "is_cuda", "is_sparse", "grad_fn"];
 
 /// Deep trees are walked on a stack of their own.
 const STACK: usize = 64 * 1024 * 1024;
@@ -191,7 +196,27 @@ impl Program<'_> {
     }
 
     fn is_local(&self, condition: Term, site: Site) -> bool {
-        self.terms().taint(condition).has(Taint::LOCAL) && !self.is_declared_uniform(site)
+        self.terms().taint(condition).has(Taint::LOCAL)
+            && !self.is_declared_uniform(site)
+            && !self.asks_how_it_was_made(condition)
+    }
+
+    /// `loss.requires_grad`: the same for all data.
+    fn asks_how_it_was_made(&self, condition: Term) -> bool {
+        match self.terms().kind(condition) {
+            TermKind::Not(inner) => self.asks_how_it_was_made(*inner),
+            TermKind::Attribute(_, name) => STRUCTURE.contains(&name.as_str()),
+            TermKind::Apply(name, _) => {
+                STRUCTURE.contains(&name.rsplit('.').next().unwrap_or_default())
+            }
+            TermKind::Opaque { site, .. } => {
+                let text = self.text(*site);
+                STRUCTURE
+                    .iter()
+                    .any(|name| text.strip_suffix(name).is_some_and(|before| before.ends_with('.')))
+            }
+            _ => false,
+        }
     }
 
     /// Tests of the rank against something unknown: whoever passes, it is not all ranks.

@@ -214,6 +214,8 @@ pub struct Terms {
     changes: u32,
     /// What the sample ranks make of terms, as far as somebody asked.
     evaluated: RefCell<FxHashMap<Term, Evaluated>>,
+    /// Arithmetic that a process group was told is a rank or a number of ranks.
+    told: FxHashMap<Term, RankKind>,
     pub yes: Term,
     pub no: Term,
     pub none: Term,
@@ -230,6 +232,7 @@ impl Default for Terms {
             ids: HashTable::new(),
             changes: 0,
             evaluated: RefCell::default(),
+            told: FxHashMap::default(),
             yes: Term(0),
             no: Term(1),
             none: Term(2),
@@ -494,8 +497,19 @@ impl Terms {
         }
     }
 
+    /// A process group takes this arithmetic for a rank, so that is what it is.
+    pub fn tell_kind(&mut self, term: Term, kind: RankKind) {
+        if matches!(self.kind(term), TermKind::Binary(..)) && self.rank_kind(term).is_none() {
+            self.told.insert(term, kind);
+            self.evaluated.get_mut().clear();
+        }
+    }
+
     /// Which rank number a term is, if it is one.
     pub fn rank_kind(&self, term: Term) -> Option<RankKind> {
+        if let Some(kind) = self.told.get(&term) {
+            return Some(*kind);
+        }
         match self.kind(term) {
             TermKind::Rank(kind) => Some(*kind),
             TermKind::SpawnIndex => Some(RankKind::LocalRank),
@@ -562,7 +576,10 @@ impl Terms {
             TermKind::Attribute(_, name) | TermKind::Parameter { name, .. } => {
                 value_by_name(name, sample)
             }
-            TermKind::Binary(op, left, right) => arithmetic(*op, value(*left)?, value(*right)?),
+            TermKind::Binary(op, left, right) => match self.told.get(&term) {
+                Some(kind) => Some(Const::Int(kind.of(sample))),
+                None => arithmetic(*op, value(*left)?, value(*right)?),
+            },
             TermKind::Negative(of) => match value(*of)? {
                 Const::Int(n) => Some(Const::Int(n.checked_neg()?)),
                 _ => None,

@@ -6,7 +6,7 @@ use super::{
     Call, Event, EventId, EventKind, Forward, LoopId, LoopNode, Object, Program, SAMPLES, Taint,
     Term, TermKind, Value, Via,
 };
-use crate::model::{BinaryOp, CompareOp, Name, Site};
+use crate::model::{BinaryOp, CompareOp, Expr, FileId, Language, Name, Site};
 use crate::table::Role;
 
 /// Terms are looked into this far.
@@ -133,6 +133,46 @@ impl<'p> Program<'p> {
             .any(|name| self.made_with(loader, name).is_some_and(|v| self.is_sharding(v)))
     }
 
+    /// What gives each rank its share of the data: loaders with a sampler that does, and the
+    /// samplers of tch-ddp, which are walked over themselves.
+    pub fn shares(&self) -> impl Iterator<Item = &Object<'p>> {
+        let is_rust = self.language == Language::Rust;
+        self.objects().iter().filter(move |object| match object.role {
+            Role::Loader => self.is_sharded(object),
+            Role::DistributedSampler => is_rust,
+            _ => false,
+        })
+    }
+
+    /// What an object was made with, or what a builder's method set later.
+    pub fn setting<'o>(&'o self, object: &'o Object<'p>, name: &str) -> Option<&'o Value> {
+        let set = self.attribute_now(self.term_of(object.id), name);
+        set.or_else(|| self.made_with(object, name))
+    }
+
+    /// What a builder's method was given, as it is written.
+    pub fn written_setting(&self, object: &Object<'p>, name: &str) -> Option<(FileId, &'p Expr)> {
+        self.run.settings.get(&(self.term_of(object.id), Name::new(name))).copied()
+    }
+
+    /// Inside a closure that is a layer of a model: `seq.add_fn(|x| ..)`, `nn::func(|x| ..)`.
+    pub fn is_in_layer_closure(&self, event: &Event<'p>) -> bool {
+        let Some(function) = self.frame(event.frame).function else { return false };
+        let span = self.function(function).span;
+        let is_layer = |call: &Call<'p>| {
+            let makers = ["add_fn", "add_fn_t", ".func", ".func_t"];
+            call.name.is_some_and(|name| makers.iter().any(|maker| name.ends_with(maker)))
+        };
+        self.language == Language::Rust
+            && [Role::AddModule, Role::Layer].iter().any(|&role| {
+                self.calls(role).any(|(built, call)| {
+                    built.site.file == function.file
+                        && is_layer(call)
+                        && call.arguments.iter().any(|a| a.expr.span.contains(span))
+                })
+            })
+    }
+
     /// The events of a role behind a value, with their calls.
     pub fn calls_behind(&self, value: &Value, role: Role) -> Vec<(&Event<'p>, &Call<'p>)> {
         let origins = self.origins_of(value);
@@ -171,6 +211,27 @@ impl<'p> Program<'p> {
         self.run.divisions.get(&term).copied()
     }
 
+    /// The operator and operands of a computed value, opaque ones of Rust included.
+    pub fn arithmetic_of(&self, term: Term) -> Option<(BinaryOp, Term, Term)> {
+        match *self.terms().kind(term) {
+            TermKind::Binary(op, left, right) => Some((op, left, right)),
+            _ => self.run.arithmetic.get(&term).copied(),
+        }
+    }
+
+    /// Where a quotient was formed that depends on just what a value depends on.
+    pub fn division_behind(&self, value: Term) -> Option<Site> {
+        let origins = self.terms().origins(value);
+        let alike = |term: &Term| {
+            let of = self.terms().origins(*term);
+            of.len() <= origins.len()
+                && of.len() + 2 >= origins.len()
+                && of.iter().all(|origin| origins.contains(origin))
+        };
+        let sites = self.run.divisions.iter().filter(|(term, _)| alike(term));
+        sites.map(|(_, site)| *site).max_by_key(|site| (site.file.0, site.span.start))
+    }
+
     /// The terms that a term is written with, itself included.
     pub fn parts_of(&self, term: Term) -> Vec<Term> {
         let terms = self.terms();
@@ -184,6 +245,10 @@ impl<'p> Program<'p> {
                 TermKind::Item(a, b) | TermKind::Binary(_, a, b) | TermKind::Compare(_, a, b) => {
                     vec![*a, *b]
                 }
+                TermKind::Opaque { .. } => match self.run.arithmetic.get(&parts[at]) {
+                    Some((_, left, right)) => vec![*left, *right],
+                    None => self.run.method_of.get(&parts[at]).copied().into_iter().collect(),
+                },
                 TermKind::Apply(_, inner)
                 | TermKind::And(inner)
                 | TermKind::Or(inner)
@@ -228,6 +293,23 @@ impl<'p> Program<'p> {
             .any(|module| module == this || held.contains(&self.run.stored(module)))
     }
 
+    /// A step that updates what a wrapper holds. Of tch: the wrapper's own step, or that of an
+    /// optimizer which is not known to be built on another store.
+    pub fn steps_wrapper(&self, step: &Call<'p>, wrapper: super::ObjectId) -> bool {
+        if self.language != Language::Rust {
+            return self.stepped(step).into_iter().any(|o| self.updates(o, wrapper));
+        }
+        let Some(receiver) = step.receiver.as_ref().and_then(Value::single) else { return true };
+        if let Some((stepped, _)) = self.wrapper_of(receiver) {
+            return stepped == wrapper;
+        }
+        let store = self.object_of(receiver).and_then(|o| self.made_with(o, "vs"));
+        let Some(store) = store.and_then(Value::single) else { return true };
+        let held = self.made_with(self.object(wrapper), "vs").and_then(Value::single);
+        let of = self.attribute_now(store, "<of>").and_then(Value::single);
+        of == Some(self.term_of(wrapper)) || held == Some(store) || self.object_of(store).is_none()
+    }
+
     /// The events of optimizer steps, a gradient scaler's included.
     pub fn optimizer_steps(&self) -> impl Iterator<Item = (&Event<'p>, &Call<'p>)> {
         self.calls(Role::OptimizerStep).chain(self.calls(Role::ScalerStep))
@@ -268,6 +350,13 @@ impl<'p> Program<'p> {
             .map(|node| node.condition)
             .filter(|&condition| self.mentions(condition, &counts))
             .collect()
+    }
+
+    /// The wrappers whose gradients a backward reduces, with their forwards.
+    pub fn reduces(&self, call: &Call<'p>) -> Vec<(&Event<'p>, super::ObjectId)> {
+        let mut through = self.wrappers_behind(call);
+        through.retain(|(forward, _)| forward.modes.grad && !forward.modes.no_sync);
+        through
     }
 
     /// Which wrappers a backward sends gradients through.

@@ -1,5 +1,7 @@
 //! The test harness: marked sources through the whole linter, and the documentation's examples.
 
+mod programs;
+
 use std::fmt::Write as _;
 use std::sync::{Arc, LazyLock};
 
@@ -16,6 +18,53 @@ use crate::torch::TorchRange;
 
 /// Rounds of fixing after which something does not converge.
 const N_ROUNDS_MAX: usize = 10;
+
+/// A policy that also acts, `agent.py`, and its training, `ppo.py`; the test writes `rollout.py`,
+/// with the `collect` that lets the policy act.
+pub(crate) const ACTOR_CRITIC: &str = "
+import torch
+import torch.nn as nn
+class ActorCritic(nn.Module):
+    def __init__(self, obs, act):
+        super().__init__()
+        self.pi = nn.Sequential(nn.Linear(obs, 64), nn.Tanh(), nn.Linear(64, act))
+        self.v = nn.Linear(obs, 1)
+    def forward(self, obs):
+        return self.pi(obs), self.v(obs)
+    @torch.no_grad()
+    def act(self, obs):
+        logits, value = self(obs)
+        return torch.distributions.Categorical(logits=logits).sample(), value
+";
+pub(crate) const PPO: &str = r#"
+import os
+import gym
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from agent import ActorCritic
+from rollout import collect
+def update(policy, optim, batch):
+    obs = torch.stack([b[0] for b in batch])
+    ret = torch.tensor([b[2] for b in batch], device=obs.device)
+    logits, value = policy(obs)
+    loss = (value.squeeze(-1) - ret).pow(2).mean() - 0.01 * logits.softmax(-1).mean()
+    optim.zero_grad(set_to_none=True)
+    loss.backward()
+    optim.step()
+def run():
+    local = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(local)
+    dist.init_process_group(backend="nccl", init_method="env://")
+    env = gym.make("CartPole-v1")
+    ac = ActorCritic(4, 2).to(local)
+    ac = DistributedDataParallel(ac, device_ids=[local], output_device=local)
+    optim = torch.optim.Adam(ac.parameters(), 3e-4)
+    for _ in range(500):
+        update(ac, optim, collect(ac, env, 128, local))
+if __name__ == "__main__":
+    run()
+"#;
 
 /// Lints one marked Python file, `main.py`, as `check_files` does.
 #[track_caller]
@@ -122,14 +171,32 @@ fn check_good(block: &Block) -> Result<(), String> {
     compare(&project, &findings.iter().filter(counted).collect::<Vec<_>>())
 }
 
+/// Comments, quotes and line ends survive, whatever the line ends are.
 fn check_fixed(rule: &Rule, bad: &Block, fixed: &Block) -> Result<(), String> {
-    let mut project = project_of(bad, true);
+    for line_end in ["\n", "\r\n"] {
+        let [bad, fixed] = [bad, fixed].map(|block| with_line_ends(block, line_end));
+        check_fixes(rule, bad, &fixed)?;
+    }
+    Ok(())
+}
+
+fn with_line_ends(block: &Block, line_end: &str) -> Project {
+    let project = project_of(block, true);
+    let texts = project.files.iter().map(|file| file.text.replace('\n', line_end));
+    let texts: Vec<(String, String)> =
+        project.files.iter().map(|file| file.path.clone()).zip(texts).collect();
+    self::project(&texts.iter().map(|(path, text)| (&**path, &**text)).collect::<Vec<_>>())
+}
+
+fn check_fixes(rule: &Rule, bad: Project, fixed: &Project) -> Result<(), String> {
+    let original = bad.files.first().map_or_else(String::new, |file| file.text.to_string());
+    let mut project = bad;
     for _ in 0..N_ROUNDS_MAX {
         let findings = lint(&project);
         let fixes = findings.iter().filter(|finding| finding.rule == rule.name);
         let round = fixes::apply(&project, fixes.filter_map(|finding| finding.fix.as_ref()));
         if round.texts.is_empty() {
-            return compare_texts(&project, &project_of(fixed, true));
+            return compare_texts(&project, fixed);
         }
         let sources = project.files.iter().map(|file| {
             let new = round.texts.iter().find(|(id, _)| *id == file.id);
@@ -142,7 +209,7 @@ fn check_fixed(rule: &Rule, bad: &Block, fixed: &Block) -> Result<(), String> {
             return Err(format!("the fix breaks the syntax: {errors:?}\n{}", file.text));
         }
     }
-    Err(format!("fixes do not come to an end:\n{}", bad.text))
+    Err(format!("fixes do not come to an end:\n{original}"))
 }
 
 fn compare_texts(got: &Project, expected: &Project) -> Result<(), String> {

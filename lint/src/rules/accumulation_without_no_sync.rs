@@ -1,6 +1,6 @@
 use rustc_hash::FxHashSet;
 
-use crate::analysis::{Call, Event, EventKind, LoopNode, Object, ObjectId, TermKind};
+use crate::analysis::{Event, EventKind, LoopNode, ObjectClass, ObjectId, TermKind};
 use crate::prelude::*;
 use crate::table::Role;
 
@@ -41,6 +41,55 @@ declare_rule! {
     ///         optimizer.step()
     ///         optimizer.zero_grad()
     /// ```
+    /// ```rust bad
+    /// use tch::nn::{self, Module, OptimizerConfig};
+    /// use tch::{Kind, Tensor};
+    /// use tch_ddp::{Ddp, Launch, ProcessGroup};
+    ///
+    /// fn main() -> anyhow::Result<()> {
+    ///     let group = ProcessGroup::init(&Launch::from_env()?, Default::default())?;
+    ///     let vs = nn::VarStore::new(group.device());
+    ///     let net = nn::linear(vs.root(), 4, 4, Default::default());
+    ///     let ddp = Ddp::new(net, vs, &group, Default::default())?;
+    ///     let mut opt = nn::Adam::default().build(ddp.vars(), 1e-3)?;
+    ///     for step in 0..100 {
+    ///         let x = Tensor::rand([2, 4], (Kind::Float, group.device()));
+    ///         let loss = ddp.run(|m| m.forward(&x))?.mean(Kind::Float);
+    ///         ddp.backward(&loss)?; //~ accumulation-without-no-sync
+    ///         if (step + 1) % 4 == 0 {
+    ///             ddp.step(&mut opt)?;
+    ///         }
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    /// ```rust good
+    /// use tch::nn::{self, Module, OptimizerConfig};
+    /// use tch::{Kind, Tensor};
+    /// use tch_ddp::{Ddp, Launch, ProcessGroup};
+    ///
+    /// fn main() -> anyhow::Result<()> {
+    ///     let group = ProcessGroup::init(&Launch::from_env()?, Default::default())?;
+    ///     let vs = nn::VarStore::new(group.device());
+    ///     let net = nn::linear(vs.root(), 4, 4, Default::default());
+    ///     let ddp = Ddp::new(net, vs, &group, Default::default())?;
+    ///     let mut opt = nn::Adam::default().build(ddp.vars(), 1e-3)?;
+    ///     for step in 0..100 {
+    ///         let x = Tensor::rand([2, 4], (Kind::Float, group.device()));
+    ///         let micro = || {
+    ///             let loss = ddp.run(|m| m.forward(&x))?.mean(Kind::Float);
+    ///             ddp.backward(&loss)
+    ///         };
+    ///         if (step + 1) % 4 == 0 {
+    ///             micro()?;
+    ///             ddp.step(&mut opt)?;
+    ///         } else {
+    ///             ddp.no_sync(micro)?;
+    ///         }
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
     ///
     /// # Known limits
     /// Only where the step hangs on a count of rounds, or stands behind a loop over a range.
@@ -50,7 +99,7 @@ declare_rule! {
         level: Level::Warning,
         harm: Harm::Waste,
         tier: 3,
-        languages: PYTHON,
+        languages: BOTH,
         fix: FixKind::No,
         check,
     };
@@ -87,7 +136,15 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
                     "each backward sends all gradients over the network; only the last before a \
                       step has to",
                 )
-                .help("run forward and backward of the other micro-steps under `model.no_sync()`")
+                .help(match program.language {
+                    Language::Python => {
+                        "run forward and backward of the other micro-steps under `model.no_sync()`"
+                    }
+                    Language::Rust => {
+                        "run forward and backward of the other micro-steps inside \
+                         `ddp.no_sync(|| ..)`"
+                    }
+                })
                 .related(step.site, "the optimizer steps here, once in several rounds");
         }
     }
@@ -114,7 +171,7 @@ fn steps_each_round(program: &Program<'_>, round: &LoopNode, wrapper: ObjectId) 
     program.optimizer_steps().any(|(step, call)| {
         program.is_within(step, round.site)
             && program.counted_conditions(step).is_empty()
-            && program.stepped(call).into_iter().any(|o| program.updates(o, wrapper))
+            && program.steps_wrapper(call, wrapper)
     })
 }
 
@@ -126,18 +183,15 @@ fn late_step<'a, 'p>(
     round: &LoopNode,
     wrapper: ObjectId,
 ) -> Option<&'a Event<'p>> {
-    let of_wrapper = |call: &Call<'p>| {
-        program.stepped(call).into_iter().any(|o: &Object<'p>| program.updates(o, wrapper))
-    };
     let mut late = None;
     for (step, call) in program.optimizer_steps() {
-        if !of_wrapper(call) {
+        if !program.steps_wrapper(call, wrapper) {
             continue;
         }
         let waits = if program.is_within(step, round.site) {
             counts_rounds(program, step, backward)
         } else {
-            counts_to_a_range(program, round) && follows(program, step, backward, round)
+            walks_over_several(program, round) && follows(program, step, backward, round)
         };
         if !waits {
             return None;
@@ -153,8 +207,18 @@ fn counts_rounds(program: &Program<'_>, step: &Event<'_>, backward: &Event<'_>) 
     program.counted_conditions(step).iter().any(|condition| !of_backward.contains(condition))
 }
 
-/// `for _ in range(n)`, n not known to be 1.
+/// Over micro-batches: a range, not known to be of 1, or a list that grew before.
+fn walks_over_several(program: &Program<'_>, round: &LoopNode) -> bool {
+    let is_list = |term| program.object_of(term).is_some_and(|o| o.class == ObjectClass::List);
+    round.over.is_some_and(is_list) || counts_to_a_range(program, round)
+}
+
+/// `for _ in range(n)`, `for _ in 0..n`, n not known to be 1.
 fn counts_to_a_range(program: &Program<'_>, round: &LoopNode) -> bool {
+    if program.language == Language::Rust {
+        let bounds = round.over.and_then(|over| program.terms().range_bounds(over));
+        return bounds.is_some_and(|(_, to)| program.terms().as_int(to) != Some(1));
+    }
     let text = program.text(program.loop_head(round));
     let Some(at) = text.find("range(") else { return false };
     let is_one = text[at + "range(".len()..].starts_with("1)");
@@ -354,6 +418,49 @@ for epoch in range(3):
     for i in range(10):
         micro(torch.rand(2, 2), i)
 ",
+        );
+    }
+
+    #[test]
+    fn a_list_of_micro_batches_counts() {
+        check_python(
+            r#"
+import os
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+class LM:
+    def __init__(self, cfg, g):
+        self.cfg = cfg
+        self.net = DDP(torch.nn.Linear(8, 8).cuda(), device_ids=[g])
+        self.opt = torch.optim.AdamW(self.net.parameters(), lr=cfg["lr"])
+    def update(self, batches):
+        self.opt.zero_grad(set_to_none=True)
+        for i, (x,) in enumerate(batches):
+            loss = self.net(x.cuda()).pow(2).mean() / len(batches)
+            loss.backward()  # ~ accumulation-without-no-sync
+        torch.nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)
+        self.opt.step()
+def main():
+    dist.init_process_group("nccl")
+    g = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(g)
+    ds = TensorDataset(torch.randn(100, 8))
+    smp = DistributedSampler(ds)
+    dl = DataLoader(ds, 4, sampler=smp)
+    lm = LM({"lr": 1e-3}, g)
+    for ep in range(3):
+        smp.set_epoch(ep)
+        chunk = []
+        for b in dl:
+            chunk.append(b)
+            if len(chunk) == 4:
+                lm.update(chunk)
+                chunk = []
+if __name__ == "__main__":
+    main()
+"#,
         );
     }
 }

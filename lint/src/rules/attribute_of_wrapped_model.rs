@@ -1,3 +1,4 @@
+use crate::analysis::models::Access;
 use crate::analysis::{ClassRef, Event, EventKind, ObjectId, Term, TermKind};
 use crate::prelude::*;
 use crate::table::Role;
@@ -104,7 +105,9 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
 
 fn read(program: &Program<'_>, report: &mut Report<'_>, event: &Event<'_>, of: Term, name: Name) {
     let Some(wrapper) = foreign(program, of, name) else { return };
-    if !inner_has(program, wrapper, name) || program.stores_on(of).any(|(_, n, _)| n == name) {
+    let has = inner_has(program, wrapper, name)
+        || holds_unseen_model(program, event, wrapper) && !is_set_somewhere(program, name);
+    if !has || program.stores_on(of).any(|(_, n, _)| n == name) {
         return;
     }
     let asked = |kind: &TermKind| match kind {
@@ -180,6 +183,28 @@ fn inner_has(program: &Program<'_>, wrapper: ObjectId, name: Name) -> bool {
     program.class_member(class, &name).is_some() || program.attribute_now(module, &name).is_some()
 }
 
+/// A model of a class that the project does not define: what the wrapper does not have itself is
+/// the model's, or nobody's.
+fn holds_unseen_model(program: &Program<'_>, event: &Event<'_>, wrapper: ObjectId) -> bool {
+    let is_unseen = |term| program.object_of(term).is_none_or(|o| program.class_of(o).is_none());
+    let is_plain = program.class_of(program.object(wrapper)).is_none();
+    let module = program.wrapped_module(wrapper);
+    // `unwrap(model).x`: whoever wrote that meant to be past the wrapper.
+    let is_unwrapped = program.receiver_text(event).is_some_and(|text| text.ends_with(')'));
+    is_plain
+        && !is_unwrapped
+        && !event.modes.caught
+        && module.is_some_and(|m| m.terms().all(is_unseen))
+}
+
+/// Something gets an attribute of that name, perhaps the wrapper under another name.
+fn is_set_somewhere(program: &Program<'_>, name: Name) -> bool {
+    program
+        .models()
+        .mentions()
+        .any(|m| m.name == name && m.access == Access::Written && !m.of_self)
+}
+
 fn through_module(event: &Event<'_>, receiver: &str) -> Option<Fix> {
     let expr = event.expr?;
     let crate::model::ExprKind::Attribute { value, .. } = &expr.kind else { return None };
@@ -194,6 +219,7 @@ fn through_module(event: &Event<'_>, receiver: &str) -> Option<Fix> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rule::testing::{ACTOR_CRITIC, PPO};
 
     #[test]
     fn a_method_called_in_another_file_counts() {
@@ -341,6 +367,64 @@ with model.no_sync():
 for p in model.parameters():
     print(p, model.state_dict(), model.named_parameters())
 ",
+        );
+    }
+
+    #[test]
+    fn a_policy_that_acts_in_another_file_counts() {
+        check_files(&[
+            ("agent.py", ACTOR_CRITIC),
+            ("ppo.py", PPO),
+            (
+                "rollout.py",
+                "
+import torch
+def collect(policy, env, horizon, device):
+    obs, batch = env.reset(), []
+    for _ in range(horizon):
+        t = torch.as_tensor(obs, device=device).float()
+        action, value = policy.act(t)  # ~ attribute-of-wrapped-model
+        obs, reward, done, _ = env.step(action.item())
+        batch.append((t, action, reward, value))
+        if done:
+            obs = env.reset()
+    return batch
+",
+            ),
+        ]);
+    }
+
+    #[test]
+    fn a_model_of_an_outside_class_counts() {
+        check_python(
+            r#"
+import os
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from transformers import AutoModelForCausalLM, AutoTokenizer
+def main():
+    dist.init_process_group("nccl")
+    lr = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(lr)
+    torch.manual_seed(dist.get_rank())
+    tok = AutoTokenizer.from_pretrained("gpt2")
+    model = AutoModelForCausalLM.from_pretrained("gpt2").to(lr)
+    model = DDP(model, device_ids=[lr])
+    opt = torch.optim.AdamW(model.parameters(), 1e-5)
+    for i in range(100):
+        ids = torch.randint(0, 1000, (2, 64), device=lr)
+        loss = model(input_ids=ids, labels=ids).loss
+        loss.backward()
+        opt.step()
+        opt.zero_grad()
+    if dist.get_rank() == 0:
+        model.save_pretrained("out")  # ~ attribute-of-wrapped-model
+        tok.save_pretrained("out")
+    dist.destroy_process_group()
+if __name__ == "__main__":
+    main()
+"#,
         );
     }
 }

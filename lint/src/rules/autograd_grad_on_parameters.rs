@@ -227,4 +227,40 @@ for x in []:
 ",
         );
     }
+
+    #[test]
+    fn a_measure_of_two_losses_in_another_file_counts() {
+        check_files(&[
+            (
+                "balance.py",
+                "
+from torch.autograd import grad
+def weight_of(first, second, net):
+    last = list(net.parameters())[-1]
+    a = grad(first, last, retain_graph=True)[0]  # ~ autograd-grad-on-parameters
+    b = grad(second, last, retain_graph=True)[0]  # ~ autograd-grad-on-parameters
+    return a.norm() / (b.norm() + 1e-4)
+",
+            ),
+            (
+                "main.py",
+                r#"
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+from balance import weight_of
+def main():
+    torch.distributed.init_process_group("nccl")
+    net = DDP(torch.nn.Linear(4, 2).cuda())
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(10):
+        y = net(torch.randn(8, 4).cuda())
+        first, second = y.square().mean(), y.abs().mean()
+        (first + weight_of(first, second, net) * second).backward()
+        opt.step()
+if __name__ == "__main__":
+    main()
+"#,
+            ),
+        ]);
+    }
 }

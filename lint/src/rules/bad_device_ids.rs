@@ -3,8 +3,9 @@ use crate::analysis::facts::Wrapper;
 use crate::analysis::{
     ArgumentValue, Call, Const, Event, ObjectClass, ObjectId, Term, TermKind, Value,
 };
-use crate::model::{Expr, ExprKind};
+use crate::model::{Expr, ExprKind, StmtKind};
 use crate::prelude::*;
+use crate::python::edit::Editor;
 use crate::table::Role;
 
 declare_rule! {
@@ -197,7 +198,7 @@ fn check_ddp(
 ) {
     let text = program.text(program.site_of(event.site.file, ids.expr));
     let items = items(program, ids);
-    if items.len() > 1 || is_range(ids.expr) {
+    if items.len() > 1 || is_range(ids.expr) || is_range_kept(program, ids) {
         report
             .at(event.site, format!("`device_ids={text}` names several devices"))
             .why(
@@ -215,6 +216,23 @@ fn check_ddp(
             .why("the processes of a node share one device: memory runs out, NCCL refuses")
             .help("give it this process's device: `device_ids=[local_rank]`");
     }
+}
+
+/// The same, given a name before.
+fn is_range_kept(program: &Program<'_>, ids: &ArgumentValue<'_>) -> bool {
+    let term = ids.value.single();
+    if let Some((_, to)) = term.and_then(|term| program.terms().range_bounds(term)) {
+        return program.terms().as_int(to) != Some(1);
+    }
+    let made = term.and_then(|term| match *program.terms().kind(term) {
+        TermKind::Opaque { site, .. } => Some(site),
+        _ => program.object_of(term).map(|object| object.site),
+    });
+    made.is_some_and(|made| {
+        let statement = Editor::new(program.project().file(made.file)).statement_at(made.span);
+        matches!(statement.map(|s| &s.kind), Some(StmtKind::Assign { value: Some(value), .. })
+            if value.span == made.span && is_range(value))
+    })
 }
 
 /// `range(n)`, `list(range(n))`, `[i for i in range(n)]`, of more than one as far as is known.
@@ -409,6 +427,34 @@ net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2).cuda(), de
 for _ in range(3):
     net(torch.ones(2, 2)).sum().backward()
 ",
+        );
+    }
+
+    #[test]
+    fn a_range_with_a_name_counts() {
+        check_python(
+            r#"
+import os
+import torch
+import torch.distributed as dist
+from torch import nn
+def main():
+    local_rank = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(local_rank)
+    dist.init_process_group("nccl")
+    torch.manual_seed(local_rank)
+    gpus = list(range(torch.cuda.device_count()))
+    net = nn.Linear(5, 5).cuda()
+    net = nn.parallel.DistributedDataParallel(net, device_ids=gpus)  # ~ bad-device-ids
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(9):
+        loss = net(torch.randn(3, 5).cuda()).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+if __name__ == "__main__":
+    main()
+"#,
         );
     }
 }

@@ -60,6 +60,48 @@ declare_rule! {
     /// for x in []:
     ///     y, h = model(x, h)
     /// ```
+    /// ```rust bad
+    /// use tch::{nn, Device, Kind, Tensor};
+    /// use tch_ddp::DataParallel;
+    ///
+    /// struct Centred(nn::Linear);
+    ///
+    /// impl Centred {
+    ///     fn forward(&self, x: &Tensor) -> Tensor {
+    ///         x - x.mean_dim([0i64].as_slice(), true, Kind::Float) //~ batch-reduction-in-forward
+    ///     }
+    /// }
+    ///
+    /// fn main() -> anyhow::Result<()> {
+    ///     let devices = [Device::Cuda(0), Device::Cuda(1)];
+    ///     let net = |p: &nn::Path| Centred(nn::linear(p / "fc", 4, 4, Default::default()));
+    ///     let parallel = DataParallel::new(&devices, net)?;
+    ///     let x = Tensor::read_npy("x.npy")?;
+    ///     parallel.run(&[&x], |m, xs| m.forward(&xs[0]))?;
+    ///     Ok(())
+    /// }
+    /// ```
+    /// ```rust good
+    /// use tch::{nn, Device, Kind, Tensor};
+    /// use tch_ddp::DataParallel;
+    ///
+    /// struct Centred(nn::Linear);
+    ///
+    /// impl Centred {
+    ///     fn forward(&self, x: &Tensor) -> Tensor {
+    ///         x - x.mean_dim([-1i64].as_slice(), true, Kind::Float)
+    ///     }
+    /// }
+    ///
+    /// fn main() -> anyhow::Result<()> {
+    ///     let devices = [Device::Cuda(0), Device::Cuda(1)];
+    ///     let net = |p: &nn::Path| Centred(nn::linear(p / "fc", 4, 4, Default::default()));
+    ///     let parallel = DataParallel::new(&devices, net)?;
+    ///     let x = Tensor::read_npy("x.npy")?;
+    ///     parallel.run(&[&x], |m, xs| m.forward(&xs[0]))?;
+    ///     Ok(())
+    /// }
+    /// ```
     ///
     /// # Known limits
     /// Under `DistributedDataParallel` each process has a whole batch of its own: silent.
@@ -68,7 +110,7 @@ declare_rule! {
         level: Level::Warning,
         harm: Harm::Wrong,
         tier: 2,
-        languages: PYTHON,
+        languages: BOTH,
         fix: FixKind::No,
         check,
     };
@@ -81,6 +123,9 @@ const WHY_SPLIT: &str =
 const DEPTH_MAX: u32 = 3;
 
 fn check(program: &Program<'_>, report: &mut Report<'_>) {
+    if program.language == Language::Rust {
+        return check_tch(program, report);
+    }
     for (event, forward) in program.forwards() {
         let Via::Wrapper(wrapper) = forward.via else { continue };
         if program.wrapper_kind(wrapper) == Some(Wrapper::Dp) && splits_first(program, wrapper) {
@@ -91,6 +136,225 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
         for (position, &part) in parts.iter().enumerate() {
             check_part(program, report, wrapper, part, position == 0);
         }
+    }
+}
+
+/// tch-ddp's `DataParallel`: what its closure and the model's methods do with a part of the batch.
+fn check_tch(program: &Program<'_>, report: &mut Report<'_>) {
+    for (event, forward) in program.forwards() {
+        if let Via::Wrapper(wrapper) = forward.via
+            && program.wrapper_kind(wrapper) == Some(Wrapper::Dp)
+        {
+            check_states(program, report, event, wrapper);
+        }
+    }
+    for (wrapper, parts) in program.wrapped_models(Wrapper::Dp) {
+        let Some(&part) = parts.first() else { continue };
+        for (function, is_entry) in run_through(program, wrapper, part) {
+            let definition = program.function(function);
+            let locals = Locals::of(definition);
+            let code = Code { program, part, function, definition, locals, wrapper };
+            check_reductions_of_tch(&code, report, is_entry);
+        }
+    }
+}
+
+/// The methods of a model that ran inside its wrapper's forward, and whether the wrapper called
+/// them itself.
+fn run_through(program: &Program<'_>, wrapper: ObjectId, part: Term) -> Vec<(FunctionRef, bool)> {
+    let class = program.object_of(part).and_then(|o| program.class_of(o));
+    let mut found: Vec<(FunctionRef, bool)> = Vec::new();
+    for event in program.events().iter().filter(|e| e.modes.wrapper == Some(wrapper)) {
+        let frame = program.frame(event.frame);
+        let (Some(function), true) = (frame.function, frame.class == class) else { continue };
+        let is_inner = frame.caller.is_some_and(|id| program.frame(id).class == class);
+        if class.is_some() && !found.iter().any(|(known, _)| *known == function) {
+            found.push((function, !is_inner));
+        }
+    }
+    found
+}
+
+/// States of recurrent layers that the wrapper splits over their layers.
+fn check_states(
+    program: &Program<'_>,
+    report: &mut Report<'_>,
+    event: &Event<'_>,
+    wrapper: ObjectId,
+) {
+    let Some(module) = program.wrapped_module(wrapper).and_then(Value::single) else { return };
+    let Some(class) = program.object_of(module).and_then(|o| program.class_of(o)) else { return };
+    let Some(ExprKind::Call { arguments, .. }) = event.expr.map(|e| &e.kind) else { return };
+    let [inputs, closure] = arguments.as_slice() else { return };
+    let ExprKind::Collection { items, .. } = &inputs.value.kind else { return };
+    let ExprKind::Lambda(closure) = &closure.value.kind else { return };
+    let closure = program.project().file(event.site.file).module.function(*closure);
+    let Some(parts) = closure.parameters.get(1).map(|p| p.name) else { return };
+    each_call(&closure.body, &mut |_, callee, given| {
+        let ExprKind::Attribute { name, .. } = &callee.kind else { return };
+        let member = program.class_member(class, name).map(|t| program.terms().kind(t));
+        let Some(TermKind::Function { function, .. }) = member else { return };
+        let definition = program.function(*function);
+        let taken = definition.parameters.iter().filter(|p| &*p.name != "self");
+        for (parameter, argument) in taken.zip(given) {
+            let Some(item) = part_of(&argument.value, parts).and_then(|i| items.get(i)) else {
+                continue;
+            };
+            let Some(met) = state_met(program, module, definition, parameter.name) else {
+                continue;
+            };
+            let text = program.text(Site { file: event.site.file, span: item.span });
+            let text = text.trim_start_matches('&');
+            report
+                .at(event.site, format!("the hidden state `{text}` is split over its layers"))
+                .harm(Harm::Crash)
+                .why(WHY_SPLIT)
+                .help(
+                    "pass it with the batch first, and transpose it in forward: \
+                     `h.transpose(0, 1).contiguous()`",
+                )
+                .related(
+                    Site { file: function.file, span: met },
+                    "the recurrent layer takes it as it came",
+                )
+                .related(program.object(wrapper).site, "wrapped here");
+        }
+    });
+}
+
+/// `1` of `xs[1]`.
+fn part_of(expr: &Expr, parts: Name) -> Option<usize> {
+    let ExprKind::Index { value, index } = &expr.kind else { return None };
+    let is_it = matches!(&value.kind, ExprKind::Name(name) if *name == parts);
+    match index.literal() {
+        Some(Literal::Int(index)) if is_it => usize::try_from(*index).ok(),
+        _ => None,
+    }
+}
+
+/// Where a recurrent layer of the model takes a parameter for its state, never transposed.
+fn state_met(
+    program: &Program<'_>,
+    module: Term,
+    definition: &Function,
+    parameter: Name,
+) -> Option<Span> {
+    let locals = Locals::of(definition);
+    let mut met = None;
+    let mut transposes = false;
+    each_call(&definition.body, &mut |expr, callee, arguments| {
+        let ExprKind::Attribute { value, name, .. } = &callee.kind else { return };
+        let moves = matches!(&**name, "transpose" | "permute" | "swapaxes" | "swapdims" | "select");
+        transposes |= moves && locals.comes_from(value, parameter);
+        let takes_state = matches!(&**name, "seq_init" | "step") && arguments.len() == 2;
+        let layer = own_module(program, module, value);
+        if takes_state
+            && layer.is_some_and(|layer| is_recurrent(program, layer))
+            && locals.comes_from(&arguments[1].value, parameter)
+        {
+            met = met.or(Some(expr.span));
+        }
+    });
+    met.filter(|_| !transposes)
+}
+
+/// As `check_reductions`, in methods of tch tensors.
+fn check_reductions_of_tch(code: &Code<'_, '_>, report: &mut Report<'_>, is_entry: bool) {
+    each_expr(&code.definition.body, &mut |expr| {
+        let ExprKind::Call { callee, arguments } = &expr.kind else { return };
+        let ExprKind::Attribute { value, name, .. } = &callee.kind else { return };
+        let Some(first) = arguments.first().map(|a| &a.value) else { return };
+        let reduces = matches!(&**name, "mean_dim" | "std_dim" | "var_dim" | "median_dim");
+        if reduces && is_first_dim(first) && is_rows(code, value, is_entry, 8) {
+            tell_reduced(code, report, expr, value);
+        }
+        let Some(right) = transposed(first).filter(|_| matches!(&**name, "matmul" | "mm")) else {
+            return;
+        };
+        if is_rows(code, value, is_entry, 8) && is_rows(code, right, is_entry, 8) {
+            tell_compared(code, report, expr);
+        }
+    });
+}
+
+fn tell_reduced(code: &Code<'_, '_>, report: &mut Report<'_>, expr: &Expr, of: &Expr) {
+    let text = code.program.text(code.site(of.span));
+    report
+        .at(code.site(expr.span), format!("`{text}` is reduced over one replica's samples"))
+        .why("each replica sees its part of the batch: the result differs from one device's")
+        .help("return the samples' own values, and reduce outside the model")
+        .related(code.wrapped_at(), "the model is wrapped here");
+}
+
+fn tell_compared(code: &Code<'_, '_>, report: &mut Report<'_>, expr: &Expr) {
+    report
+        .at(code.site(expr.span), "samples are compared with those of one replica only")
+        .why("each replica sees its part of the batch: the other parts' samples are missing")
+        .help("return the features, and compare them outside the model")
+        .related(code.wrapped_at(), "the model is wrapped here");
+}
+
+/// `0`, `[0]`, `[0i64].as_slice()`, `Some(&[0])`.
+fn is_first_dim(expr: &Expr) -> bool {
+    match &expr.kind {
+        ExprKind::Literal(Literal::Int(0)) => true,
+        ExprKind::Collection { items, .. } => {
+            matches!(items.as_slice(), [item] if is_first_dim(item))
+        }
+        ExprKind::Call { callee, arguments } => match (&callee.kind, arguments.as_slice()) {
+            (ExprKind::Attribute { value, name, .. }, []) => {
+                matches!(&**name, "as_slice" | "as_ref") && is_first_dim(value)
+            }
+            (ExprKind::Name(name), [given]) => &**name == "Some" && is_first_dim(&given.value),
+            _ => false,
+        },
+        _ => false,
+    }
+}
+
+/// `x` of `x.tr()`, `x.t_copy()`, `x.transpose(0, 1)`.
+fn transposed(expr: &Expr) -> Option<&Expr> {
+    let ExprKind::Call { callee, arguments } = &expr.kind else { return None };
+    let ExprKind::Attribute { value, name, .. } = &callee.kind else { return None };
+    let swaps = arguments.len() == 2
+        && arguments.iter().all(|a| matches!(a.value.literal(), Some(Literal::Int(0 | 1))));
+    match &**name {
+        "tr" | "t_copy" if arguments.is_empty() => Some(value),
+        "transpose" if swaps => Some(value),
+        _ => None,
+    }
+}
+
+/// As `is_batch`, of tch: a name counts as it was last set above.
+fn is_rows(code: &Code<'_, '_>, expr: &Expr, is_entry: bool, depth: u32) -> bool {
+    let again = |e: &Expr| depth > 0 && is_rows(code, e, is_entry, depth - 1);
+    let is_plain = |layer: &Expr| {
+        own_module(code.program, code.part, layer).is_some_and(|layer| {
+            let object = code.program.object_of(layer);
+            object.is_some_and(|o| matches!(o.role, Role::Layer | Role::Sequential))
+                && !is_recurrent(code.program, layer)
+        })
+    };
+    match &expr.kind {
+        ExprKind::Name(name) => {
+            let set = code.locals.set.get(name).map(Vec::as_slice).unwrap_or_default();
+            match set.iter().rfind(|(_, value)| value.span.end <= expr.span.start) {
+                Some((_, value)) => again(value),
+                None => is_entry && code.definition.parameters.iter().any(|p| p.name == *name),
+            }
+        }
+        ExprKind::Call { callee, arguments } => {
+            let ExprKind::Attribute { value, name, .. } = &callee.kind else { return false };
+            let first = arguments.first().map(|a| &a.value);
+            match &**name {
+                "apply" | "apply_t" => first.is_some_and(is_plain) && again(value),
+                "forward" | "forward_t" => is_plain(value) && first.is_some_and(again),
+                "relu" | "gelu" | "silu" | "tanh" | "sigmoid" | "dropout" | "to_kind"
+                | "shallow_clone" | "leaky_relu" | "elu" => again(value),
+                _ => false,
+            }
+        }
+        _ => false,
     }
 }
 
@@ -321,6 +585,12 @@ fn met_by(
             met = lengths.filter(|e| is_it(e, expr.span)).map(|_| here);
             return;
         }
+        // Each sample with its length: `zip(h, lengths)`.
+        if meets == Meets::Lengths && matches!(&callee.kind, ExprKind::Name(n) if &**n == "zip") {
+            let lengths = arguments.iter().skip(1).any(|a| is_it(&a.value, expr.span));
+            met = lengths.then_some(here);
+            return;
+        }
         let Some(inner) = own_module(program, module, callee) else { return };
         if meets == Meets::Hidden && is_recurrent(program, inner) {
             let state = argument_of(arguments, 1, "hx");
@@ -372,10 +642,10 @@ fn own_module(program: &Program<'_>, module: Term, callee: &Expr) -> Option<Term
 }
 
 fn is_recurrent(program: &Program<'_>, module: Term) -> bool {
-    program
-        .object_of(module)
-        .and_then(|o| program.outside_class(o))
-        .is_some_and(|n| matches!(&*n, "torch.nn.LSTM" | "torch.nn.GRU" | "torch.nn.RNN"))
+    program.object_of(module).and_then(|o| program.outside_class(o)).is_some_and(|name| {
+        let kind = name.strip_prefix("torch.nn.").or_else(|| name.strip_prefix("tch.nn."));
+        matches!(kind, Some("LSTM" | "GRU" | "RNN"))
+    })
 }
 
 /// What the names of a function are set to.
@@ -387,7 +657,7 @@ struct Locals<'f> {
 impl<'f> Locals<'f> {
     fn of(definition: &'f Function) -> Self {
         let mut set: FxHashMap<Name, Vec<(Span, &'f Expr)>> = FxHashMap::default();
-        each_assignment(&definition.body, &mut |target, value| {
+        each_pair(&definition.body, &mut |target, value| {
             target.each_inside(&mut |e| {
                 if let ExprKind::Name(name) = &e.kind {
                     set.entry(*name).or_default().push((target.span, value));
@@ -533,25 +803,12 @@ fn check_reductions(
         if let Some(of) = reduced_over_batch(expr).filter(|_| is_whole)
             && is_batch(code, of, is_forward, 4)
         {
-            let text = code.program.text(code.site(of.span));
-            report
-                .at(code.site(expr.span), format!("`{text}` is reduced over one replica's samples"))
-                .why(
-                    "each replica sees its part of the batch: the result differs from one device's",
-                )
-                .help("return the samples' own values, and reduce outside the model")
-                .related(code.wrapped_at(), "the model is wrapped here");
+            tell_reduced(code, report, expr, of);
         } else if let Some((left, right)) = product_with_transposed(expr)
             && is_batch(code, left, is_forward, 4)
             && is_batch(code, right, is_forward, 4)
         {
-            report
-                .at(code.site(expr.span), "samples are compared with those of one replica only")
-                .why(
-                    "each replica sees its part of the batch: the other parts' samples are missing",
-                )
-                .help("return the features, and compare them outside the model")
-                .related(code.wrapped_at(), "the model is wrapped here");
+            tell_compared(code, report, expr);
         }
     });
 }
@@ -634,6 +891,19 @@ fn is_batch(code: &Code<'_, '_>, expr: &Expr, is_forward: bool, depth: u32) -> b
         }
         _ => false,
     }
+}
+
+/// Each assignment, those of `a, b = x, y` one by one.
+fn each_pair<'m>(body: &'m [Stmt], each: &mut dyn FnMut(&'m Expr, &'m Expr)) {
+    each_assignment(body, &mut |target, value| match (&target.kind, &value.kind) {
+        (
+            ExprKind::Collection { items: targets, .. },
+            ExprKind::Collection { items: values, .. },
+        ) if targets.len() == values.len() => {
+            targets.iter().zip(values).for_each(|(target, value)| each(target, value));
+        }
+        _ => each(target, value),
+    });
 }
 
 fn each_assignment<'m>(body: &'m [Stmt], each: &mut dyn FnMut(&'m Expr, &'m Expr)) {
@@ -881,6 +1151,125 @@ model = torch.nn.DataParallel(Net().cuda())
 for x, h in []:
     model(x, h, [4, 4])[0].sum().backward()
 ",
+        );
+    }
+
+    #[test]
+    fn lengths_that_a_collate_function_lists_count() {
+        check_files(&[
+            (
+                "data.py",
+                "
+import torch
+def collate(samples):
+    toks = torch.nn.utils.rnn.pad_sequence([s[0] for s in samples], batch_first=True)
+    sizes = [len(s[0]) for s in samples]
+    return toks, sizes, torch.stack([s[1] for s in samples])
+",
+            ),
+            (
+                "net.py",
+                "
+import torch
+from torch import nn
+class Tagger(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.e = nn.Embedding(99, 8)
+        self.o = nn.Linear(8, 2)
+    def forward(self, toks, sizes):
+        h = self.e(toks)
+        pooled = []
+        for row, n in zip(h, sizes):
+            pooled.append(row[:n].mean(0))
+        return self.o(torch.stack(pooled))
+",
+            ),
+            (
+                "main.py",
+                r#"
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+from data import collate
+from net import Tagger
+def main():
+    ds = [(torch.randint(99, (i % 7 + 1,)), torch.tensor(i % 2)) for i in range(100)]
+    loader = DataLoader(ds, batch_size=10, collate_fn=collate, shuffle=True)
+    net = nn.DataParallel(Tagger()).cuda()
+    opt = torch.optim.Adam(net.parameters())
+    for epoch in range(3):
+        for toks, sizes, y in loader:
+            out = net(toks.cuda(), sizes)  # ~ batch-reduction-in-forward
+            loss = nn.functional.cross_entropy(out, y.cuda())
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+if __name__ == "__main__":
+    main()
+"#,
+            ),
+        ]);
+    }
+
+    #[test]
+    fn two_encoders_in_one_assignment_count() {
+        check_python(
+            r#"
+import torch
+import torch.nn as nn
+class DualEncoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.text = nn.Linear(30, 16)
+        self.image = nn.Linear(40, 16)
+    def forward(self, t, i):
+        zt, zi = self.text(t), self.image(i)
+        sim = zt @ zi.t()  # ~ batch-reduction-in-forward
+        return sim
+def main():
+    net = nn.DataParallel(DualEncoder()).cuda()
+    opt = torch.optim.AdamW(net.parameters())
+    for _ in range(100):
+        s = net(torch.randn(64, 30).cuda(), torch.randn(64, 40).cuda())
+        y = torch.arange(s.shape[1], device=s.device)
+        loss = nn.functional.cross_entropy(s, y)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+if __name__ == "__main__":
+    main()
+"#,
+        );
+    }
+
+    #[test]
+    fn comparisons_after_the_wrapper_has_gathered_are_silent() {
+        check_python(
+            r#"
+import torch
+import torch.nn as nn
+class DualEncoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.text = nn.Linear(30, 16)
+        self.image = nn.Linear(40, 16)
+    def forward(self, t, i):
+        return self.text(t), self.image(i)
+def contrast(zt, zi):
+    scores = (zt - zt.mean(0)) @ zi.t()
+    return nn.functional.cross_entropy(scores, torch.arange(len(zt), device=zt.device))
+def main():
+    net = nn.DataParallel(DualEncoder()).cuda()
+    opt = torch.optim.AdamW(net.parameters())
+    for _ in range(100):
+        zt, zi = net(torch.randn(64, 30).cuda(), torch.randn(64, 40).cuda())
+        opt.zero_grad()
+        contrast(zt, zi).backward()
+        opt.step()
+if __name__ == "__main__":
+    main()
+"#,
         );
     }
 }

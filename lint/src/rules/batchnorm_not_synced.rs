@@ -220,4 +220,37 @@ for x in []:
         check_python(&text.replace("nn.BatchNorm2d(3)", "nn.GroupNorm(1, 3)"));
         check_python(&text.replace("nn.BatchNorm2d(3)", "nn.SyncBatchNorm(3)"));
     }
+
+    #[test]
+    fn a_block_made_in_another_file_counts() {
+        check_files(&[
+            (
+                "blocks.py",
+                "
+import torch.nn as nn
+def conv_bn(a, b):
+    return nn.Sequential(nn.Conv2d(a, b, 3), nn.BatchNorm2d(b), nn.ReLU())
+",
+            ),
+            (
+                "main.py",
+                r#"
+import torch
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler
+from blocks import conv_bn
+def main(data):
+    torch.distributed.init_process_group("nccl")
+    net = DistributedDataParallel(conv_bn(3, 8).cuda())  # ~ batchnorm-not-synced
+    loader = DataLoader(data, batch_size=2, sampler=DistributedSampler(data))
+    opt = torch.optim.SGD(net.parameters(), 0.1)
+    for image in loader:
+        net(image.cuda()).mean().backward()
+        opt.step()
+if __name__ == "__main__":
+    main([1, 2, 3])
+"#,
+            ),
+        ]);
+    }
 }

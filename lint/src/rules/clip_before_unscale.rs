@@ -282,4 +282,42 @@ on.step(opt)
 ",
         );
     }
+
+    #[test]
+    fn unscaling_behind_the_clip_counts() {
+        check_python(
+            r#"
+import os
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.nn.utils import clip_grad_norm_
+def main(cfg=dict(clip=1.0, amp=True)):
+    dist.init_process_group("nccl")
+    g = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(g)
+    torch.manual_seed(dist.get_rank())
+    net = DDP(torch.nn.Linear(8, 8).cuda(), device_ids=[g])
+    opt = torch.optim.SGD(net.parameters(), 0.1)
+    scaler = torch.cuda.amp.GradScaler() if cfg["amp"] else None
+    for _ in range(10):
+        with torch.cuda.amp.autocast(enabled=cfg["amp"]):
+            loss = net(torch.randn(4, 8).cuda()).pow(2).mean()
+        opt.zero_grad()
+        if scaler is not None:
+            scaler.scale(loss).backward()
+            if cfg["clip"] > 0:
+                clip_grad_norm_(net.parameters(), cfg["clip"])  # ~ clip-before-unscale
+                scaler.unscale_(opt)
+            scaler.step(opt)
+            scaler.update()
+        else:
+            loss.backward()
+            clip_grad_norm_(net.parameters(), cfg["clip"])
+            opt.step()
+if __name__ == "__main__":
+    main()
+"#,
+        );
+    }
 }

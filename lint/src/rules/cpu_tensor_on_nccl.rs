@@ -124,7 +124,9 @@ fn cpu_tensor(program: &Program<'_>, value: &Value) -> Option<Site> {
         match list {
             Some(list) => cpu_slots(program, list),
             None if program.tensor_device(term) == Some(Device::Cpu) => {
-                program.maker(term).map(|(event, _)| event.site)
+                let made = program.maker(term).map(|(event, _)| event.id);
+                let first = program.terms().origins(term).first().copied();
+                made.or(first).map(|event| program.event(event).site)
             }
             None => None,
         }
@@ -350,5 +352,70 @@ total(torch.ones(1).cuda(), 'cuda')
 ",
             ),
         ]);
+    }
+
+    #[test]
+    fn outputs_collected_on_the_cpu_count() {
+        check_python(
+            r#"
+import os
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+@torch.no_grad()
+def predict(net, xs):
+    outs = []
+    for x in xs:
+        outs.append(net(x.cuda()).cpu())
+    mine = torch.cat(outs)
+    bins = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(bins, mine)  # ~ cpu-tensor-on-nccl
+    return torch.cat(bins)
+def main():
+    dist.init_process_group("nccl")
+    g = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(g)
+    torch.manual_seed(dist.get_rank())
+    net = DDP(torch.nn.Linear(8, 8).cuda(), device_ids=[g])
+    opt = torch.optim.SGD(net.parameters(), 0.1)
+    for _ in range(10):
+        loss = net(torch.randn(4, 8).cuda()).pow(2).mean()
+        opt.zero_grad(); loss.backward(); opt.step()
+    predict(net, [torch.randn(4, 8) for _ in range(3)])
+if __name__ == "__main__":
+    main()
+"#,
+        );
+    }
+
+    #[test]
+    fn a_number_drawn_by_python_counts() {
+        check_python(
+            r#"
+import os
+import random
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+def shared_seed():
+    s = torch.tensor(random.randint(0, 2 ** 31), dtype=torch.int64)
+    dist.broadcast(s, 0)  # ~ cpu-tensor-on-nccl
+    return int(s)
+class Main:
+    def __init__(self):
+        dist.init_process_group(backend="nccl", init_method="env://")
+        self.g = int(os.environ["LOCAL_RANK"])
+        torch.cuda.set_device(self.g)
+        torch.manual_seed(shared_seed() + dist.get_rank())
+        self.net = DDP(torch.nn.Linear(8, 8).cuda(), device_ids=[self.g])
+    def run(self):
+        opt = torch.optim.SGD(self.net.parameters(), 0.1)
+        for _ in range(10):
+            loss = self.net(torch.randn(4, 8).cuda()).pow(2).mean()
+            opt.zero_grad(); loss.backward(); opt.step()
+if __name__ == "__main__":
+    Main().run()
+"#,
+        );
     }
 }

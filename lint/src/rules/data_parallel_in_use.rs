@@ -1,3 +1,4 @@
+use crate::model::ExprKind;
 use crate::prelude::*;
 use crate::table::Role;
 
@@ -48,6 +49,7 @@ declare_rule! {
 }
 
 fn check(program: &Program<'_>, report: &mut Report<'_>) {
+    by_hand(program, report);
     for role in [Role::WrapDp, Role::FunctionalDp] {
         for (event, call) in program.calls(role) {
             let name = call.name.map_or("DataParallel", |name| name.as_str());
@@ -65,6 +67,24 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
                 .at(object.site, "a subclass of `DataParallel` runs all devices from one process")
                 .why("the model is copied at every step and the first device holds all outputs")
                 .help("move to `DistributedDataParallel`: one process for each device");
+        }
+    }
+}
+
+/// tch: a gradient goes to another device, in one process: replicas by hand.
+fn by_hand(program: &Program<'_>, report: &mut Report<'_>) {
+    if program.language != Language::Rust || program.is_distributed() {
+        return;
+    }
+    for (event, _) in program.calls(Role::Move) {
+        let Some(ExprKind::Call { callee, .. }) = event.expr.map(|e| &e.kind) else { continue };
+        let ExprKind::Attribute { value, .. } = &callee.kind else { continue };
+        let ExprKind::Call { callee, .. } = &value.kind else { continue };
+        if callee.last_name().is_some_and(|name| &*name == "grad") {
+            report
+                .at(event.site, "gradients are copied between devices of one process by hand")
+                .why("the first device waits for all others, and holds their gradients too")
+                .help("move to `tch_ddp::Ddp`: one process for each device");
         }
     }
 }
@@ -134,6 +154,46 @@ if len(sys.argv) > 1:
     net = tnn.DataParallel(net, device_ids=[0, 1]).cuda()  # ~ data-parallel-in-use
 for _ in range(2):
     net(1)
+",
+        );
+    }
+
+    #[test]
+    fn a_wrap_in_a_helper_of_another_file_counts() {
+        check_files(&[
+            (
+                "parallel.py",
+                "
+from torch import nn
+class Spread:
+    def __init__(self, gpus):
+        self.gpus = gpus
+    def __call__(self, net):
+        return nn.DataParallel(net, self.gpus) if self.gpus else net  # ~ data-parallel-in-use
+",
+            ),
+            (
+                "main.py",
+                "
+import torch
+from parallel import Spread
+spread = Spread([0, 1])
+net = spread(torch.nn.Linear(3, 3).cuda())
+net(torch.randn(4, 3).cuda()).sum().backward()
+",
+            ),
+        ]);
+    }
+
+    #[test]
+    fn the_wrapper_of_several_processes_is_silent() {
+        check_python(
+            "
+import torch
+from torch.nn.parallel import DistributedDataParallel as DataParallel
+torch.distributed.init_process_group('gloo')
+net = DataParallel(torch.nn.Linear(3, 3))
+net(torch.randn(4, 3)).sum().backward()
 ",
         );
     }

@@ -1,4 +1,5 @@
 use crate::analysis::{Const, TermKind};
+use crate::model::ExprKind;
 use crate::prelude::*;
 use crate::table::Role;
 
@@ -46,6 +47,22 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
     if !program.is_distributed() {
         return;
     }
+    for role in [Role::MakeTensor, Role::Random] {
+        for (event, call) in program.calls(role) {
+            let named = call.arguments.iter().find(|a| {
+                let is_plain = matches!(a.expr.kind, ExprKind::Name(_));
+                is_plain
+                    && a.value.single().is_some_and(|t| {
+                        matches!(program.terms().kind(t), TermKind::Outside(name)
+                            if name.starts_with("tch.kind.") && name.ends_with("_CUDA"))
+                    })
+            });
+            let Some(named) = named.filter(|_| event.modes.forward.is_none()) else { continue };
+            if !program.is_guarded(event.path) && !program.is_in_layer_closure(event) {
+                tell(program, report, Site { file: event.site.file, span: named.expr.span });
+            }
+        }
+    }
     for role in [Role::FirstDevice, Role::MakeDevice] {
         for (event, call) in program.calls(role) {
             let first = call.arguments.first().and_then(|a| a.value.single());
@@ -53,15 +70,20 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
                 first.is_some_and(|t| *program.terms().kind(t) == TermKind::Const(Const::Int(0)));
             let fixed = role == Role::FirstDevice
                 || is_zero && call.name.is_some_and(|n| n.ends_with("Cuda"));
-            if fixed && event.modes.forward.is_none() && !program.is_guarded(event.path) {
-                let text = program.text(event.site);
-                report
-                    .at(event.site, format!("`{text}` is the first GPU, on every rank"))
-                    .why("all ranks of a node share one device: memory runs out, NCCL refuses")
-                    .help("use `group.device()`: the local rank's device, already current");
+            let in_forward = event.modes.forward.is_some() || program.is_in_layer_closure(event);
+            if fixed && !in_forward && !program.is_guarded(event.path) {
+                tell(program, report, event.site);
             }
         }
     }
+}
+
+fn tell(program: &Program<'_>, report: &mut Report<'_>, site: Site) {
+    let text = program.text(site);
+    report
+        .at(site, format!("`{text}` is the first GPU, on every rank"))
+        .why("all ranks of a node share one device: memory runs out, NCCL refuses")
+        .help("use `group.device()`: the local rank's device, already current");
 }
 
 #[cfg(test)]

@@ -460,4 +460,51 @@ for _ in range(1):
 ",
         );
     }
+
+    #[test]
+    fn a_metric_that_rank_0_alone_reports_counts() {
+        check_files(&[
+            (
+                "metrics.py",
+                "
+import torch.distributed as dist
+class Mean:
+    def __init__(self):
+        self.total = 0
+    def add(self, value):
+        self.total = self.total + value
+    def value(self):
+        dist.all_reduce(self.total)
+        return self.total / dist.get_world_size()
+",
+            ),
+            (
+                "report.py",
+                "
+import torch.distributed as dist
+def report(mean, epoch):
+    if dist.get_rank():
+        return
+    print(epoch, mean.value().item())  # ~ divergent-collective
+",
+            ),
+            (
+                "main.py",
+                r#"
+import torch
+import torch.distributed as dist
+from metrics import Mean
+from report import report
+def main():
+    dist.init_process_group("nccl")
+    for epoch in range(3):
+        mean = Mean()
+        mean.add(torch.ones(1).cuda())
+        report(mean, epoch)
+if __name__ == "__main__":
+    main()
+"#,
+            ),
+        ]);
+    }
 }

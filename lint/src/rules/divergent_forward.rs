@@ -343,4 +343,99 @@ for epoch in range(3):
 ",
         );
     }
+
+    #[test]
+    fn samples_drawn_under_a_computed_rank_count() {
+        check_files(&[
+            (
+                "gan.py",
+                r#"
+import argparse
+import torch
+import torch.nn as nn
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from sampler import make_grid
+def worker(gpu, args):
+    rank = args.nr * args.gpus + gpu
+    world = args.gpus * args.nodes
+    dist.init_process_group("nccl", init_method=args.url, world_size=world, rank=rank)
+    torch.cuda.set_device(gpu)
+    torch.manual_seed(rank)
+    G = nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 64)).cuda()
+    G = nn.parallel.DistributedDataParallel(G, device_ids=[gpu])
+    opt = torch.optim.Adam(G.parameters(), 2e-4)
+    for it in range(args.iters):
+        loss = G(torch.randn(8, 16).cuda()).pow(2).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        if it % 100 == 0:
+            if rank == 0:
+                torch.save(make_grid(G, 4), f"g{it}.pt")
+            dist.barrier()
+if __name__ == "__main__":
+    p = argparse.ArgumentParser()
+    p.add_argument("--nodes", type=int, default=1)
+    p.add_argument("--nr", type=int, default=0)
+    p.add_argument("--gpus", type=int, default=4)
+    p.add_argument("--iters", type=int, default=1000)
+    p.add_argument("--url", default="tcp://10.0.0.1:2222")
+    a = p.parse_args()
+    mp.spawn(worker, args=(a,), nprocs=a.gpus)
+"#,
+            ),
+            (
+                "sampler.py",
+                r#"
+import torch
+def make_grid(generator, n):
+    generator.eval()
+    with torch.inference_mode():
+        z = torch.randn(n, 16, device="cuda")
+        imgs = generator(z)  # ~ divergent-forward
+    generator.train()
+    return imgs.cpu()
+"#,
+            ),
+        ]);
+    }
+
+    #[test]
+    fn an_evaluation_by_all_ranks_is_silent() {
+        check_python(
+            r#"
+import os
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+def evaluate(net, rank):
+    net.eval()
+    with torch.no_grad():
+        v = net(torch.randn(4, 4).cuda()).mean()
+    dist.all_reduce(v)
+    net.train()
+    if rank != 0:
+        return {}
+    return {"v": v.item() / dist.get_world_size()}
+def main():
+    dist.init_process_group("nccl")
+    g = int(os.environ["LOCAL_RANK"])
+    rank = int(os.environ["RANK"])
+    torch.cuda.set_device(g)
+    torch.manual_seed(rank)
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
+    net = DDP(net.cuda(), device_ids=[g])
+    opt = torch.optim.AdamW(net.parameters())
+    for step in range(100):
+        loss = net(torch.randn(4, 4).cuda()).pow(2).mean()
+        opt.zero_grad(); loss.backward(); opt.step()
+        stats = evaluate(net, rank)
+        if stats:
+            print(stats["v"])
+if __name__ == "__main__":
+    main()
+"#,
+        );
+    }
 }

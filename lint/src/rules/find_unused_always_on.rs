@@ -261,4 +261,45 @@ net(torch.ones(1, 2)).sum().backward()
     fn frozen_parameters_are_silent() {
         silent_with("self.a.requires_grad_(False)", "return self.a(x)");
     }
+
+    #[test]
+    fn an_option_in_a_dict_of_another_file_counts() {
+        check_files(&[
+            (
+                "conf.py",
+                r#"
+OPTIONS = {"find_unused_parameters": True}
+"#,
+            ),
+            (
+                "net.py",
+                "
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(4, 4)
+        self.b = nn.Linear(4, 1)
+    def forward(self, x):
+        return self.b(self.a(x).relu())
+",
+            ),
+            (
+                "main.py",
+                r#"
+import torch
+from torch.nn.parallel import DistributedDataParallel
+from conf import OPTIONS
+from net import Net
+def main():
+    torch.distributed.init_process_group("nccl")
+    net = DistributedDataParallel(Net().cuda(), **OPTIONS)  # ~ find-unused-always-on
+    for _ in range(10):
+        net(torch.randn(2, 4).cuda()).mean().backward()
+if __name__ == "__main__":
+    main()
+"#,
+            ),
+        ]);
+    }
 }

@@ -1,4 +1,5 @@
-use crate::analysis::{Call, Const, Event, TermKind, Value};
+use crate::analysis::devices::Device;
+use crate::analysis::{Call, Const, Event, Term, TermKind, Value};
 use crate::prelude::*;
 use crate::table::Role;
 
@@ -101,10 +102,14 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
     let roles = [Role::MakeTensor, Role::Random, Role::Move];
     for role in roles {
         for (event, call) in program.calls(role) {
-            if event.modes.forward.is_none() || is_in_constructor(program, event) {
+            let in_forward = event.modes.forward.is_some() || program.is_in_layer_closure(event);
+            if !in_forward || is_in_constructor(program, event) {
                 continue;
             }
-            if let Some((argument, device)) = fixed_device(program, call) {
+            let Some((argument, device)) = fixed_device(program, call) else { continue };
+            // "The first GPU, or none" is right for a module that no wrapper runs.
+            let may_be_cpu = program.devices(&argument.value).contains(&Device::Cpu);
+            if !may_be_cpu || program.wrapper_around(event).is_some() {
                 tell(program, report, event, argument, &device);
             }
         }
@@ -133,8 +138,21 @@ fn fixed_device<'e, 'p>(
     })
 }
 
+/// One device with an index; `"cuda:0" if torch.cuda.is_available() else "cpu"` is one, too.
 fn fixed_index(program: &Program<'_>, value: &Value, call: &Call<'_>) -> Option<String> {
-    let term = value.single()?;
+    let mut fixed = None;
+    for term in value.terms() {
+        let is_cpu = program.devices(&Value::of(program.terms(), term)) == [Device::Cpu];
+        match fixed_index_of(program, term, call) {
+            Some(index) if fixed.is_none() || fixed.as_ref() == Some(&index) => fixed = Some(index),
+            None if is_cpu => {}
+            _ => return None,
+        }
+    }
+    fixed
+}
+
+fn fixed_index_of(program: &Program<'_>, term: Term, call: &Call<'_>) -> Option<String> {
     match program.terms().kind(term) {
         TermKind::Const(Const::Str(text)) => {
             let (kind, index) = text.split_once(':')?;
@@ -154,7 +172,8 @@ fn fixed_index(program: &Program<'_>, value: &Value, call: &Call<'_>) -> Option<
                 return None;
             }
             let made = &object.arguments;
-            let text = made.first().and_then(|a| a.value.single())?;
+            let kind = &made.first()?.value;
+            let Some(text) = kind.single() else { return fixed_index(program, kind, call) };
             match program.terms().kind(text) {
                 TermKind::Const(Const::Str(kind)) if &**kind == "cuda" => {
                     let index = made.get(1).and_then(|a| a.value.single())?;
@@ -348,6 +367,92 @@ net = torch.nn.DataParallel(Net())
 for _ in range(3):
     net(torch.ones(2, 4)).sum().backward()
 ",
+        );
+    }
+
+    #[test]
+    fn an_index_in_a_package_counts() {
+        check_files(&[
+            (
+                "model/__init__.py",
+                "
+from torch import nn
+from .loss_layers import NoiseLayer
+class Generator(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(8, 8, 3, padding=1)
+        self.noise = NoiseLayer(8)
+    def forward(self, x):
+        return self.noise(self.conv(x))
+",
+            ),
+            (
+                "model/loss_layers.py",
+                "
+import torch
+from torch import nn
+class NoiseLayer(nn.Module):
+    def __init__(self, channel):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1, channel, 1, 1))
+    def forward(self, image, noise=None):
+        if noise is None:
+            n, _, h, w = image.shape
+            noise = torch.randn(n, 1, h, w).cuda(0)  # ~ fixed-device-in-forward
+        return image + self.weight * noise
+",
+            ),
+            (
+                "train.py",
+                r#"
+import torch
+from torch import nn, optim
+from model import Generator
+def train(args):
+    g = nn.DataParallel(Generator()).cuda()
+    opt = optim.Adam(g.parameters(), lr=0.001, betas=(0.0, 0.99))
+    for i in range(args["iter"]):
+        out = g(torch.randn(8, 8, 16, 16).cuda())
+        opt.zero_grad()
+        out.mean().backward()
+        opt.step()
+if __name__ == "__main__":
+    train({"iter": 10})
+"#,
+            ),
+        ]);
+    }
+
+    #[test]
+    fn the_first_gpu_or_the_cpu_kept_in_the_model_counts() {
+        check_python(
+            r#"
+import torch
+import torch.nn as nn
+class Attn(nn.Module):
+    def __init__(self, dim, device):
+        super().__init__()
+        self.device = device
+        self.q = nn.Linear(dim, dim)
+    def forward(self, x):
+        n = x.size(1)
+        causal = torch.triu(torch.ones(n, n), 1).bool().to(self.device)  # ~ fixed-device-in-forward
+        att = self.q(x) @ x.transpose(1, 2)
+        return att.masked_fill(causal, float("-inf")).softmax(-1) @ x
+def main():
+    device = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+    net = Attn(16, device).to(device)
+    net = nn.DataParallel(net)
+    opt = torch.optim.Adam(net.parameters())
+    for _ in range(10):
+        loss = net(torch.randn(8, 7, 16, device=device)).pow(2).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+if __name__ == "__main__":
+    main()
+"#,
         );
     }
 }

@@ -1,4 +1,3 @@
-use crate::analysis::Via;
 use crate::prelude::*;
 use crate::table::Role;
 
@@ -56,11 +55,8 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
         if !is_optimizers {
             continue;
         }
-        let wrapped = call.arguments.iter().any(|a| {
-            a.value.origins(program.terms()).iter().any(|&origin| {
-                program.forwards().any(|(e, f)| e.id == origin && matches!(f.via, Via::Wrapper(_)))
-            })
-        });
+        let through = program.wrappers_behind(call);
+        let wrapped = through.iter().any(|&(_, wrapper)| program.steps_wrapper(call, wrapper));
         if wrapped {
             let called = program.callee_text(event).unwrap_or("backward_step");
             report

@@ -166,4 +166,115 @@ for step in range(3):
 ",
         );
     }
+
+    #[test]
+    fn a_tensor_gathered_into_counts() {
+        check_python(
+            r#"
+import os
+import torch
+import torch.distributed as dist
+import torch.distributed.nn.functional as dfn
+from torch.nn.parallel import DistributedDataParallel as DDP
+def vicreg_var(z):
+    full = torch.empty(z.shape[0] * dist.get_world_size(), z.shape[1], device=z.device)
+    dist.all_gather_into_tensor(full, z)  # ~ gather-without-grad
+    return torch.relu(1 - full.std(0)).mean()
+def main():
+    dist.init_process_group("nccl")
+    g = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(g)
+    torch.manual_seed(dist.get_rank())
+    net = DDP(torch.nn.Linear(8, 8).cuda(), device_ids=[g])
+    opt = torch.optim.SGD(net.parameters(), 0.1)
+    for _ in range(10):
+        loss = vicreg_var(net(torch.randn(4, 8).cuda()))
+        opt.zero_grad(); loss.backward(); opt.step()
+if __name__ == "__main__":
+    main()
+"#,
+        );
+    }
+
+    #[test]
+    fn a_gather_with_a_backward_of_its_own_is_silent() {
+        check_python(
+            r#"
+import os
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel as DDP
+class Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        out = [torch.zeros_like(x) for _ in range(dist.get_world_size())]
+        dist.all_gather(out, x)
+        return tuple(out)
+    @staticmethod
+    def backward(ctx, *grads):
+        g = torch.stack(grads)
+        dist.all_reduce(g)
+        return g[dist.get_rank()]
+def gather_plain(x):
+    out = [torch.zeros_like(x) for _ in range(dist.get_world_size())]
+    return torch.cat(out)
+def main():
+    dist.init_process_group("nccl")
+    g = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(g)
+    torch.manual_seed(dist.get_rank())
+    net = DDP(torch.nn.Linear(8, 8).cuda(), device_ids=[g])
+    opt = torch.optim.SGD(net.parameters(), 0.1)
+    for _ in range(10):
+        z = F.normalize(net(torch.randn(4, 8).cuda()), dim=-1)
+        zs = torch.cat(Gather.apply(z))
+        loss = torch.logsumexp(zs @ zs.t(), 1).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        hist = gather_plain(z.detach())
+        if dist.get_rank() == 0:
+            print(hist.mean().item())
+if __name__ == "__main__":
+    main()
+"#,
+        );
+    }
+
+    #[test]
+    fn features_gathered_for_evaluation_are_silent() {
+        check_files(&[
+            (
+                "gather.py",
+                "
+import torch
+import torch.distributed as dist
+def everything(x):
+    parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, x.contiguous())
+    return torch.cat(parts)
+",
+            ),
+            (
+                "main.py",
+                r#"
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from gather import everything
+def main():
+    dist.init_process_group("nccl")
+    net = DDP(torch.nn.Linear(4, 4).cuda())
+    for _ in range(10):
+        net(torch.randn(2, 4).cuda()).mean().backward()
+    with torch.no_grad():
+        features = everything(net(torch.randn(2, 4).cuda()))
+    print(features.shape)
+if __name__ == "__main__":
+    main()
+"#,
+            ),
+        ]);
+    }
 }

@@ -1,5 +1,6 @@
-use crate::analysis::{ArgumentValue, EventKind};
+use crate::analysis::{ArgumentValue, Call, Event, EventKind};
 use crate::prelude::*;
+use crate::python::edit::Editor;
 use crate::table::Role;
 
 declare_rule! {
@@ -20,6 +21,16 @@ declare_rule! {
     /// torch.cuda.set_device(args.local_rank)
     /// torch.distributed.init_process_group("nccl")
     /// ```
+    /// ```python fixed
+    /// import argparse
+    /// import torch
+    ///
+    /// parser = argparse.ArgumentParser()
+    /// parser.add_argument("--local_rank", "--local-rank", type=int, default=0)
+    /// args = parser.parse_args()
+    /// torch.cuda.set_device(args.local_rank)
+    /// torch.distributed.init_process_group("nccl")
+    /// ```
     /// ```python good
     /// import os
     /// import torch
@@ -29,14 +40,15 @@ declare_rule! {
     /// ```
     ///
     /// # Known limits
-    /// A program that reads `LOCAL_RANK` anywhere is taken to use it.
+    /// A program that reads `LOCAL_RANK` anywhere is taken to use it. The fix lets
+    /// `torch.distributed.launch` start the program again; torchrun needs `LOCAL_RANK` read.
     pub static RULE = {
         name: "legacy-launcher-argument",
         level: Level::Error,
         harm: Harm::Crash,
         tier: 1,
         languages: PYTHON,
-        fix: FixKind::No,
+        fix: FixKind::Safe,
         check,
     };
 }
@@ -63,9 +75,26 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
                     "torchrun passes no such argument, and `torch.distributed.launch` of torch 2 \
                      passes `--local-rank`, which this parser rejects",
                 )
-                .help("read `int(os.environ[\"LOCAL_RANK\"])`, which every launcher sets");
+                .help("read `int(os.environ[\"LOCAL_RANK\"])`, which every launcher sets")
+                .fix(accept_both(program, event, call));
         }
     }
+}
+
+/// `add_argument("--local_rank", "--local-rank", ..)`: what it is called stays as it is.
+fn accept_both(program: &Program<'_>, event: &Event<'_>, call: &Call<'_>) -> Option<Fix> {
+    let option = call.arguments.iter().find(|a| is_text(program, a, "--local_rank"))?;
+    let is_written = event.expr.is_some_and(|call| call.span.contains(option.expr.span));
+    option.expr.literal().filter(|_| is_written)?;
+    let editor = Editor::new(program.project().file(event.site.file));
+    let replacement = format!(", {}", editor.string("--local-rank"));
+    let end = option.expr.span.end;
+    let site = Site { file: event.site.file, span: Span { start: end, end } };
+    Some(Fix {
+        applicability: Applicability::Safe,
+        title: "accept `--local-rank`, too".to_owned(),
+        edits: vec![Edit { site, replacement }],
+    })
 }
 
 fn is_text(program: &Program<'_>, argument: &ArgumentValue<'_>, wanted: &str) -> bool {
@@ -148,6 +177,114 @@ torch.distributed.init_process_group('nccl')
 for _ in range(2):
     pass
 ",
+        );
+    }
+
+    #[test]
+    fn options_of_a_class_in_a_package_count() {
+        check_files(&[
+            (
+                "options/__init__.py",
+                "
+from .base import BaseOptions
+",
+            ),
+            (
+                "options/base.py",
+                r#"
+import argparse
+class BaseOptions:
+    def __init__(self):
+        self.parser = argparse.ArgumentParser()
+    def initialize(self):
+        p = self.parser
+        p.add_argument("--name", default="exp")
+        p.add_argument("--local_rank", "-l", type=int, default=-1)  # ~ legacy-launcher-argument
+        return p
+    def parse(self):
+        return self.initialize().parse_args()
+"#,
+            ),
+            (
+                "train.py",
+                r#"
+import os
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from options import BaseOptions
+opt = BaseOptions().parse()
+torch.cuda.set_device(opt.local_rank)
+dist.init_process_group("nccl")
+torch.manual_seed(dist.get_rank())
+net = DDP(torch.nn.Linear(8, 8).cuda(), device_ids=[opt.local_rank])
+optim = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(10):
+    loss = net(torch.randn(4, 8).cuda()).pow(2).mean()
+    optim.zero_grad(); loss.backward(); optim.step()
+"#,
+            ),
+        ]);
+    }
+
+    #[test]
+    fn the_environment_as_a_default_is_silent() {
+        check_python(
+            r#"
+import argparse
+import os
+import torch
+import torch.distributed as dist
+import yaml
+from torch.nn.parallel import DistributedDataParallel as DDP
+def parse_args():
+    parser = argparse.ArgumentParser(description="train a detector")
+    parser.add_argument("config")
+    given = int(os.environ.get("LOCAL_RANK", 0))
+    parser.add_argument("--local_rank", "--local-rank", type=int, default=given)
+    args = parser.parse_args()
+    with open(args.config) as f:
+        args.cfg = yaml.safe_load(f)
+    return args
+def main():
+    args = parse_args()
+    torch.cuda.set_device(args.local_rank)
+    dist.init_process_group(backend="nccl", init_method="env://")
+    torch.manual_seed(dist.get_rank())
+    net = DDP(torch.nn.Linear(8, 8).cuda(), device_ids=[args.local_rank])
+    opt = torch.optim.SGD(net.parameters(), args.cfg["lr"])
+    for _ in range(10):
+        loss = net(torch.randn(4, 8).cuda()).pow(2).mean()
+        opt.zero_grad(); loss.backward(); opt.step()
+if __name__ == "__main__":
+    main()
+"#,
+        );
+    }
+
+    #[test]
+    fn another_destination_counts() {
+        check_python(
+            r#"
+import argparse
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+arg_list = argparse.ArgumentParser()
+arg_list.add_argument("--local_rank", dest="gpu", default=0, type=int)  # ~ legacy-launcher-argument
+arg_list.add_argument("--lr", default=0.1, type=float)
+def main(a):
+    torch.cuda.set_device(a.gpu)
+    dist.init_process_group("nccl")
+    torch.manual_seed(dist.get_rank())
+    net = DDP(torch.nn.Linear(8, 8).cuda(), device_ids=[a.gpu])
+    optim = torch.optim.SGD(net.parameters(), a.lr)
+    for _ in range(10):
+        loss = net(torch.randn(4, 8).cuda()).pow(2).mean()
+        optim.zero_grad(); loss.backward(); optim.step()
+if __name__ == "__main__":
+    main(arg_list.parse_args())
+"#,
         );
     }
 }

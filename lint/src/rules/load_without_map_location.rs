@@ -346,4 +346,42 @@ net.load_state_dict(state)
 ",
         );
     }
+
+    #[test]
+    fn an_evaluator_in_another_file_counts() {
+        check_files(&[
+            (
+                "evaluator.py",
+                r#"
+import torch
+class Evaluator:
+    def __init__(self, model):
+        self.model = model
+    def restore(self, path):
+        state = torch.load(path, weights_only=True)  # ~ load-without-map-location
+        self.model.load_state_dict(state["weights"])
+"#,
+            ),
+            (
+                "main.py",
+                r#"
+import os
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from evaluator import Evaluator
+def main(path):
+    dist.init_process_group("nccl")
+    gpu = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(gpu)
+    net = torch.nn.Linear(4, 4).cuda()
+    Evaluator(net).restore(path)
+    model = DDP(net, device_ids=[gpu])
+    model(torch.randn(2, 4).cuda()).mean().backward()
+if __name__ == "__main__":
+    main("best.pt")
+"#,
+            ),
+        ]);
+    }
 }

@@ -30,6 +30,34 @@ declare_rule! {
     /// if dist.get_rank() == 0:
     ///     torch.save(model.state_dict(), "model.pt")
     /// ```
+    /// ```rust bad
+    /// use tch::{nn, Device};
+    ///
+    /// fn main() -> anyhow::Result<()> {
+    ///     let launch = tch_ddp::Launch::from_env()?;
+    ///     let group = tch_ddp::ProcessGroup::init(&launch, Default::default())?;
+    ///     let vs = nn::VarStore::new(group.device());
+    ///     println!("node {}", std::env::var("SLURM_NODEID")?);
+    ///     if launch.local_rank() == 0 { //~ local-rank-guard-on-shared-file
+    ///         vs.save("model.ot").expect("the folder is writable");
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    /// ```rust good
+    /// use tch::{nn, Device};
+    ///
+    /// fn main() -> anyhow::Result<()> {
+    ///     let launch = tch_ddp::Launch::from_env()?;
+    ///     let group = tch_ddp::ProcessGroup::init(&launch, Default::default())?;
+    ///     let vs = nn::VarStore::new(group.device());
+    ///     println!("node {}", std::env::var("SLURM_NODEID")?);
+    ///     if group.is_main() {
+    ///         vs.save("model.ot").expect("the folder is writable");
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
     ///
     /// # Known limits
     /// A warning where the program speaks of several nodes (a node rank, Slurm), else advice:
@@ -40,7 +68,7 @@ declare_rule! {
         level: Level::Warning,
         harm: Harm::Corrupt,
         tier: 2,
-        languages: PYTHON,
+        languages: BOTH,
         fix: FixKind::No,
         check,
     };
@@ -68,7 +96,10 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
             let draft = report
                 .at(guard, format!("the first rank of each node runs `{called}`"))
                 .why("on several nodes that is one process for each, and they write one file")
-                .help("ask for the global rank: `dist.get_rank() == 0`")
+                .help(match program.language {
+                    Language::Python => "ask for the global rank: `dist.get_rank() == 0`",
+                    Language::Rust => "ask for the global rank: `group.is_main()`",
+                })
                 .related(event.site, "the file is written here");
             if !several {
                 draft.level(Level::Advice);

@@ -1,5 +1,6 @@
 use crate::analysis::rankflow::LocalDecision;
-use crate::analysis::{EventKind, Term, TermKind};
+use crate::analysis::{Call, EventKind, Term, TermKind};
+use crate::model::CompareOp;
 use crate::prelude::*;
 use crate::table::Role;
 
@@ -84,6 +85,7 @@ declare_rule! {
 
 const DISK: &str = "its own look at the disk";
 const CLOCK: &str = "its own clock";
+const DATA: &str = "its own data";
 
 fn check(program: &Program<'_>, report: &mut Report<'_>) {
     if !program.is_distributed() {
@@ -94,6 +96,8 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
             || is_decided_by_the_parent(program, &decision)
             || n_parts(program, decision.condition) > N_PARTS_MAX
             || looks_from_afar(program, decision.condition)
+            || asks_whether_there_is(program, decision.condition)
+            || all_may_have_it(program, decision.condition)
         {
             continue;
         }
@@ -139,6 +143,16 @@ fn is_decided_by_the_parent(program: &Program<'_>, decision: &LocalDecision) -> 
         && origins.iter().all(|&origin| !program.event(origin).modes.spawned)
 }
 
+/// `if let Some(loss) = loss`, of tch: whether the model was asked for it.
+fn asks_whether_there_is(program: &Program<'_>, condition: Term) -> bool {
+    program.language == Language::Rust
+        && match program.terms().kind(condition) {
+            TermKind::Not(inner) => asks_whether_there_is(program, *inner),
+            TermKind::Compare(CompareOp::Is, a, b) => [*a, *b].contains(&program.terms().none),
+            _ => false,
+        }
+}
+
 /// More events than this between a clock or disk and a decision: what came of it is a setting.
 const N_ORIGINS_MAX: usize = 10;
 
@@ -146,6 +160,21 @@ const N_ORIGINS_MAX: usize = 10;
 fn looks_from_afar(program: &Program<'_>, condition: Term) -> bool {
     program.terms().origins(condition).len() > N_ORIGINS_MAX
         && matches!(source_of(program, condition), DISK | CLOCK)
+}
+
+/// Nothing shows that the ranks differ: it came of something unknown, or of files that all read,
+/// and of nothing that a rank has for itself. A `uuid` names things and decides nothing.
+fn all_may_have_it(program: &Program<'_>, condition: Term) -> bool {
+    let origins = program.terms().origins(condition);
+    let calls: Vec<_> = origins.iter().filter_map(|&o| program.event(o).call()).collect();
+    let is_shared = |call: &&Call<'_>| match call.role {
+        Role::Load | Role::Plain | Role::ReadFile | Role::Open => true,
+        Role::Random => call.name.is_some_and(|name| name.starts_with("uuid.")),
+        _ => false,
+    };
+    let is_loaded = calls.iter().any(|call| call.role == Role::Load)
+        && !calls.iter().any(|call| matches!(call.role, Role::Random | Role::Reduce));
+    source_of(program, condition) == DATA && (is_loaded || calls.iter().all(is_shared))
 }
 
 /// A condition of more parts than people write: it tells by which ways a value came here.
@@ -198,13 +227,30 @@ fn source_of(program: &Program<'_>, condition: Term) -> &'static str {
     } else if from_forward || of(Role::Loss) {
         "its own loss or outputs"
     } else {
-        "its own data"
+        DATA
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn settings_that_all_ranks_read_are_silent() {
+        check_python(
+            "
+import uuid, yaml
+import torch.distributed as dist
+dist.init_process_group('gloo')
+with open('run.yaml') as file:
+    settings = yaml.safe_load(file)
+settings['run'] = uuid.uuid4()
+for step in range(100):
+    if step % settings['period'] == 0:
+        dist.barrier()
+",
+        );
+    }
 
     #[test]
     fn what_the_parent_process_decides_is_silent() {
@@ -314,6 +360,144 @@ for step in range(100):
         sys.exit(1)
     loss.backward()
 ",
+        );
+    }
+
+    #[test]
+    fn the_number_of_a_batch_is_the_same_for_all_ranks() {
+        let program = |batches: &str| {
+            r"
+use anyhow::Result;
+use tch::nn::{self, OptimizerConfig};
+use tch::{Kind, Tensor};
+use tch_ddp::{Ddp, DdpOptions, DistributedSampler, GroupOptions, Launch, ProcessGroup};
+
+fn main() -> Result<()> {
+    let group = ProcessGroup::init(&Launch::from_env()?, GroupOptions::default())?;
+    let vs = nn::VarStore::new(group.device());
+    let net = nn::linear(vs.root(), 4, 1, Default::default());
+    let mut opt = nn::Sgd::default().build(&vs, 1e-3)?;
+    let ddp = Ddp::new(net, vs, &group, DdpOptions::default())?;
+    let x = Tensor::zeros([64, 4], (Kind::Float, group.device()));
+    let sampler = DistributedSampler::new(64, &group).batch_size(8);
+    for (step, rows) in BATCHES.enumerate() {
+        let loss = ddp.run(|net| x.index_select(0, &rows).apply(net))?.mean(Kind::Float);
+        ddp.backward_step(&mut opt, &loss)?;
+        if step % 5 == 4 {
+            group.all_reduce(&loss.detach())?;
+        }
+    }
+    Ok(())
+}
+"
+            .replace("BATCHES", batches)
+        };
+        for batches in [
+            "sampler.epoch(0)",
+            "sampler.epoch(0).take(20)",
+            "(0..3).flat_map(|epoch| sampler.epoch(epoch)).take(20)",
+        ] {
+            check_rust(&program(batches));
+        }
+    }
+
+    #[test]
+    fn a_stopper_that_starts_without_a_best_value_counts() {
+        check_files(&[
+            (
+                "fit.py",
+                r#"
+import os
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from stopping import EarlyStopping
+@torch.no_grad()
+def validate(net, loader):
+    net.eval()
+    s = torch.zeros(2, device="cuda")
+    for x, y in loader:
+        s[0] += F.mse_loss(net(x.cuda()), y.cuda(), reduction="sum")
+        s[1] += len(x)
+    return (s[0] / s[1]).item()
+def main():
+    dist.init_process_group("nccl")
+    g = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(g)
+    tr, va = (TensorDataset(torch.randn(100, 4), torch.randn(100, 1)) for _ in range(2))
+    ts, vs = DistributedSampler(tr), DistributedSampler(va, shuffle=False)
+    tl, vl = DataLoader(tr, 10, sampler=ts), DataLoader(va, 10, sampler=vs)
+    net = DDP(torch.nn.Linear(4, 1).cuda(), device_ids=[g])
+    opt = torch.optim.AdamW(net.parameters())
+    es = EarlyStopping(patience=3)
+    for epoch in range(50):
+        ts.set_epoch(epoch)
+        net.train()
+        for x, y in tl:
+            loss = F.mse_loss(net(x.cuda()), y.cuda())
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+        val = validate(net, vl)
+        es(val)
+        if es.early_stop:  # ~ local-value-decides
+            break
+if __name__ == "__main__":
+    main()
+"#,
+            ),
+            (
+                "stopping.py",
+                "
+class EarlyStopping:
+    def __init__(self, patience=5):
+        self.patience = patience
+        self.counter = 0
+        self.best_score = None
+        self.early_stop = False
+    def __call__(self, val_loss):
+        score = -val_loss
+        if self.best_score is None or score > self.best_score:
+            self.best_score = score
+            self.counter = 0
+        else:
+            self.counter += 1
+            if self.counter >= self.patience:
+                self.early_stop = True
+",
+            ),
+        ]);
+    }
+
+    #[test]
+    fn a_step_left_out_for_a_bad_loss_counts() {
+        check_python(
+            r#"
+import os
+import math
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+def main():
+    dist.init_process_group("nccl")
+    g = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(g)
+    torch.manual_seed(dist.get_rank())
+    net = DDP(torch.nn.Linear(4, 4).cuda(), device_ids=[g])
+    opt = torch.optim.AdamW(net.parameters())
+    for step in range(100):
+        loss = net(torch.randn(4, 4).cuda()).pow(2).mean()
+        if not math.isfinite(loss.item()):  # ~ local-value-decides
+            opt.zero_grad()
+            continue
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+if __name__ == "__main__":
+    main()
+"#,
         );
     }
 }

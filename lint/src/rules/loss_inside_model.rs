@@ -1,5 +1,5 @@
 use crate::analysis::facts::Wrapper;
-use crate::analysis::{Event, EventId, Via};
+use crate::analysis::{Event, EventId, Value, Via};
 use crate::prelude::*;
 use crate::table::Role;
 
@@ -106,7 +106,7 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
         let through = program.forwards().filter(|(_, f)| f.via == Via::Wrapper(wrapper));
         let Some((outer, _)) = through
             .filter(|(e, f)| {
-                f.result.comes_from(program.terms(), event.id) && program.trained().contains(&e.id)
+                program.trained().contains(&e.id) && gives(program, &f.result, event.id)
             })
             .last()
         else {
@@ -126,6 +126,20 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
     }
 }
 
+/// The output, or a field of it, comes from that.
+fn gives(program: &Program<'_>, output: &Value, loss: EventId) -> bool {
+    program.origins_of(output).contains(&loss)
+        || output.terms().any(|term| {
+            let class = program.object_of(term).and_then(|o| program.class_of(o));
+            class.is_some_and(|class| {
+                program.class(class).fields.iter().any(|field| {
+                    let kept = program.attribute_now(term, &field.name);
+                    kept.is_some_and(|kept| kept.comes_from(program.terms(), loss))
+                })
+            })
+        })
+}
+
 /// The backward of a gathered loss that nothing reduced.
 fn vector_loss(program: &Program<'_>, report: &mut Report<'_>, outer: EventId, loss: &Event<'_>) {
     let terms = program.terms();
@@ -140,18 +154,30 @@ fn vector_loss(program: &Program<'_>, report: &mut Report<'_>, outer: EventId, l
     if reduced {
         return;
     }
-    for (event, call) in program.calls(Role::Backward) {
-        let Some(receiver) = call.receiver.as_ref() else { continue };
-        if !receiver.comes_from(terms, outer) {
+    for (event, call) in program.calls(Role::Backward).chain(program.calls(Role::FusedStep)) {
+        // An optimizer of tch takes the loss as its argument.
+        let given = call.argument("loss").known();
+        let Some(value) = given.map(|a| &a.value).or(call.receiver.as_ref()) else { continue };
+        if !value.comes_from(terms, outer) {
             continue;
         }
-        let name = program.receiver_text(event).unwrap_or("the loss");
+        let written =
+            given.map(|a| program.text(Site { file: event.site.file, span: a.expr.span }));
+        let name = written.or_else(|| program.receiver_text(event)).unwrap_or("the loss");
+        let name = name.trim_start_matches('&');
         report
             .at(event.site, format!("`{name}` has one element for each device, not one in all"))
             .why("each replica returns its own loss; backward of a vector raises RuntimeError")
-            .help(format!(
-                "compute the loss outside the model, or reduce it first: `{name}.mean().backward()`"
-            ))
+            .help(match program.language {
+                Language::Python => format!(
+                    "compute the loss outside the model, or reduce it first: \
+                     `{name}.mean().backward()`"
+                ),
+                Language::Rust => format!(
+                    "compute the loss outside the model, or reduce it first: \
+                     `{name}.mean(Kind::Float)`"
+                ),
+            })
             .related(loss.site, "the loss is computed here, inside the model");
     }
 }
@@ -293,6 +319,106 @@ model = Net()
 for x, y in []:
     model(x, y).backward()
 ",
+        );
+    }
+
+    #[test]
+    fn a_module_that_holds_model_and_criterion_counts() {
+        check_files(&[
+            (
+                "full_model.py",
+                r#"
+import torch.nn as nn
+class ModelWithLoss(nn.Module):
+    def __init__(self, model, loss):
+        super().__init__()
+        self.model = model
+        self.loss = loss
+    def forward(self, batch):
+        outputs = self.model(batch["input"])
+        return outputs, self.loss(outputs, batch["target"])
+"#,
+            ),
+            (
+                "trainer.py",
+                "
+import torch
+from torch import nn
+from full_model import ModelWithLoss
+class BaseTrainer(object):
+    def __init__(self, opt, model):
+        self.opt = opt
+        self.with_loss = ModelWithLoss(model, nn.L1Loss())
+        self.optimizer = torch.optim.Adam(model.parameters(), opt.lr)
+    def set_device(self, gpus):
+        if len(gpus) > 1:
+            self.with_loss = nn.DataParallel(self.with_loss, device_ids=gpus).cuda()
+        else:
+            self.with_loss = self.with_loss.cuda()
+    def run_epoch(self, loader):
+        for batch in loader:
+            batch = {k: v.cuda(non_blocking=True) for k, v in batch.items()}
+            output, loss = self.with_loss(batch)
+            self.optimizer.zero_grad()
+            loss.backward()  # ~ loss-inside-model
+            self.optimizer.step()
+",
+            ),
+            (
+                "main.py",
+                r#"
+import argparse
+import torch
+from trainer import BaseTrainer
+def main(opt):
+    t = BaseTrainer(opt, torch.nn.Linear(4, 4))
+    t.set_device([int(g) for g in opt.gpus.split(",")])
+    for epoch in range(opt.epochs):
+        t.run_epoch([{"input": torch.randn(8, 4), "target": torch.randn(8, 4)} for _ in range(5)])
+if __name__ == "__main__":
+    ap = argparse.ArgumentParser()
+    ap.add_argument("--gpus", default="0,1")
+    ap.add_argument("--lr", type=float, default=1e-3)
+    ap.add_argument("--epochs", type=int, default=5)
+    main(ap.parse_args())
+"#,
+            ),
+        ]);
+    }
+
+    #[test]
+    fn losses_in_a_dict_count() {
+        check_python(
+            r#"
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+class FaceNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.backbone = nn.Linear(100, 50)
+        self.cls = nn.Linear(50, 10)
+        self.box = nn.Linear(50, 4)
+    def forward(self, img, cls_t=None, box_t=None):
+        f = self.backbone(img).relu()
+        if cls_t is None:
+            return self.cls(f), self.box(f)
+        cls = F.cross_entropy(self.cls(f), cls_t)
+        return {"cls": cls, "box": F.smooth_l1_loss(self.box(f), box_t)}
+def train(model, steps):
+    opt = torch.optim.SGD(model.parameters(), lr=1e-2)
+    for _ in range(steps):
+        x, y = torch.randn(32, 100).cuda(), torch.randint(10, (32,)).cuda()
+        losses = model(x, y, torch.rand(32, 4).cuda())
+        total = losses["cls"] + 2.0 * losses["box"]
+        opt.zero_grad()
+        total.backward()  # ~ loss-inside-model
+        opt.step()
+if __name__ == "__main__":
+    net = FaceNet().cuda()
+    net = torch.nn.DataParallel(net, device_ids=list(range(torch.cuda.device_count())))
+    train(net, 100)
+"#,
         );
     }
 }

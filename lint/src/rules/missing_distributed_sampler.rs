@@ -181,6 +181,10 @@ fn whole_walk(program: &Program<'_>, forward: &Event<'_>) -> Option<Site> {
             let is_tch = program.outside_class(loader).is_some_and(|n| n.starts_with("tch."));
             return is_tch.then_some(loader.site);
         }
+        let head = program.loop_head(node);
+        if let Some(site) = whole_walk_of_method(program, head) {
+            return Some(site);
+        }
         let Some((site, text)) = program.made_by(over) else { continue };
         let in_steps = [".chunks(", ".chunks_exact(", ".split("].iter().any(|s| text.contains(s));
         let around = program.function_text(forward);
@@ -192,6 +196,23 @@ fn whole_walk(program: &Program<'_>, forward: &Event<'_>) -> Option<Site> {
         }
     }
     None
+}
+
+/// As `whole_walk`: a function called in the head of a loop makes batches of a permutation, and
+/// knows of no rank.
+fn whole_walk_of_method(program: &Program<'_>, head: Site) -> Option<Site> {
+    program.events().iter().find_map(|event| {
+        let frame = program.frame(event.frame);
+        let call = frame.call.filter(|c| c.file == head.file && head.span.contains(c.span))?;
+        let function = frame.function?;
+        let text =
+            program.text(Site { file: function.file, span: program.function(function).span });
+        let has = |words: &[&str]| words.iter().any(|word| text.contains(word));
+        let whole = has(&[".chunks(", ".chunks_exact(", ".split("])
+            && has(&[".shuffle(", "randperm("])
+            && !has(&["rank", "world", "shard", "Sampler", "sampler."]);
+        whole.then_some(call)
+    })
 }
 
 /// `sampler=DistributedSampler(data)` in the place of `shuffle=True`; whether `set_epoch` is

@@ -31,9 +31,30 @@ declare_rule! {
     /// dist.init_process_group("nccl")
     /// model = DDP(nn.Linear(8, 1).cuda())
     /// ```
+    /// ```rust bad
+    /// use tch_ddp::{Backend, GroupOptions, Launch, ProcessGroup};
+    ///
+    /// fn main() -> anyhow::Result<()> {
+    ///     tch::Cuda::synchronize(-1); //~ missing-set-device
+    ///     let options = GroupOptions { backend: Backend::Nccl, ..Default::default() };
+    ///     let group = ProcessGroup::init(&Launch::from_env()?, options)?;
+    ///     Ok(())
+    /// }
+    /// ```
+    /// ```rust good
+    /// use tch_ddp::{Backend, GroupOptions, Launch, ProcessGroup};
+    ///
+    /// fn main() -> anyhow::Result<()> {
+    ///     let options = GroupOptions { backend: Backend::Nccl, ..Default::default() };
+    ///     let group = ProcessGroup::init(&Launch::from_env()?, options)?;
+    ///     tch::Cuda::synchronize(-1);
+    ///     Ok(())
+    /// }
+    /// ```
     ///
     /// # Known limits
-    /// One finding for each program, at the first place that matters. A program that speaks of
+    /// In Rust, where a device always has its index, `device-zero-on-every-rank` answers most of
+    /// this. One finding for each program, at the first place that matters. A program that speaks of
     /// `CUDA_VISIBLE_DEVICES`, sets any device, or starts its group with `device_id` is silent.
     /// A bare `barrier()` is silent: NCCL takes a device that the process has used.
     pub static RULE = {
@@ -41,13 +62,16 @@ declare_rule! {
         level: Level::Error,
         harm: Harm::Crash,
         tier: 1,
-        languages: PYTHON,
+        languages: BOTH,
         fix: FixKind::No,
         check,
     };
 }
 
 fn check(program: &Program<'_>, report: &mut Report<'_>) {
+    if program.language == Language::Rust {
+        return check_tch(program, report);
+    }
     if !program.is_distributed() || !program.uses_nccl() || chooses_a_device(program) {
         return;
     }
@@ -81,6 +105,41 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
             "this is on the current device, which is device 0 in every process",
         );
     }
+}
+
+/// tch: `Cuda::synchronize(-1)` means the current device. The group of tch-ddp sets that; tch
+/// itself has no way to.
+fn check_tch(program: &Program<'_>, report: &mut Report<'_>) {
+    let sets = |(_, call): &(&Event<'_>, &Call<'_>)| {
+        call.name.is_some_and(|name| name.starts_with("tch_ddp."))
+    };
+    let mut groups = program.calls(Role::InitGroup);
+    let Some(first) = groups.next() else { return };
+    let over_nccl = program.uses_nccl() || first.1.name.is_some_and(|n| n.contains("nccl"));
+    if !program.is_distributed() || !over_nccl || program.chooses_visible_devices() {
+        return;
+    }
+    let early = program.calls(Role::CurrentDevice).find(|(event, call)| {
+        let index = call.argument("device_index").known().and_then(|a| a.value.single());
+        let is_current = index.is_some_and(|t| program.terms().as_int(t) == Some(-1));
+        let before = !sets(&first) || event.id < first.0.id;
+        is_current
+            && before
+            && !program.is_orphan(event)
+            && program.reach(event.path) == Reach::Every
+    });
+    let Some((event, _)) = early else { return };
+    report
+        .at(event.site, "this uses the current device, which is device 0 in every process")
+        .level(Level::Warning)
+        .harm(Harm::Waste)
+        .why("every process of the node opens a context on GPU 0, which fills it")
+        .help(if sets(&first) {
+            "start the process group first: it makes this rank's device the current one"
+        } else {
+            "name the device: `Cuda::synchronize(local_rank as i64)`"
+        })
+        .related(first.0.site, "the process group starts here");
 }
 
 fn tell(program: &Program<'_>, report: &mut Report<'_>, event: &Event<'_>, message: &str) {

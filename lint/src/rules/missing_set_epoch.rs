@@ -1,4 +1,4 @@
-use crate::analysis::{LoopId, LoopNode, Object};
+use crate::analysis::{Call, Event, LoopId, LoopNode, Object, Term, TermKind, Value};
 use crate::prelude::*;
 use crate::table::Role;
 
@@ -91,7 +91,8 @@ fn check_python_samplers(program: &Program<'_>, report: &mut Report<'_>) {
             continue;
         }
         let Some((inner, outer)) = epochs_over(program, sampler) else { continue };
-        let counts = outer.over.is_some();
+        let yes = program.terms().yes;
+        let counts = outer.over.is_some() || outer.condition.is_some_and(|c| c != yes);
         let site = if counts { heads(program, outer, inner) } else { given(program, sampler) };
         report
             .at(site, "every epoch has the same order: the sampler is never told the epoch")
@@ -104,9 +105,21 @@ fn check_python_samplers(program: &Program<'_>, report: &mut Report<'_>) {
 fn shuffles(program: &Program<'_>, sampler: &Object<'_>) -> bool {
     let shuffle = sampler.arguments.iter().find(|a| a.name.is_some_and(|n| &*n == "shuffle"));
     match shuffle {
-        Some(argument) => argument.value.single() == Some(program.terms().yes),
+        Some(argument) => is_on(program, &argument.value),
         None => !sampler.arguments.iter().any(|a| a.spread),
     }
+}
+
+/// True, or true in some rounds of the loop that makes the samplers: `shuffle=split == "train"`.
+fn is_on(program: &Program<'_>, shuffle: &Value) -> bool {
+    let terms = program.terms();
+    let by_round = |when: Term| match terms.kind(when) {
+        TermKind::Happened(_) => true,
+        TermKind::Not(inner) => matches!(terms.kind(*inner), TermKind::Happened(_)),
+        _ => false,
+    };
+    shuffle.single() == Some(terms.yes)
+        || shuffle.alternatives.iter().any(|a| a.term == terms.yes && by_round(a.when))
 }
 
 /// Some `set_epoch` reaches this sampler, or something unknown.
@@ -181,16 +194,13 @@ fn check_rust_samplers(program: &Program<'_>, report: &mut Report<'_>) {
         let Some(sampler) = call.receiver.as_ref().and_then(|r| program.object_in(r)) else {
             continue;
         };
-        let Some(epoch) =
-            call.value_at(0, "epoch").and_then(super::super::analysis::value::Value::single)
-        else {
-            continue;
-        };
-        let is_fixed = program.terms().as_int(epoch).is_some();
         let quiet = program
-            .attribute_now(program.term_of(sampler.id), "shuffle")
+            .setting(sampler, "shuffle")
             .is_some_and(|s| s.single() == Some(program.terms().no));
-        if is_fixed && !quiet && event.loops.is_some() {
+        if quiet || !is_always_the_same(program, event) {
+            continue;
+        }
+        if event.loops.is_some() || walked_again(program, event) {
             report
                 .at(event.site, "every epoch has the same order: the sampler gets a fixed epoch")
                 .why("the permutation and the split between ranks repeat")
@@ -198,6 +208,27 @@ fn check_rust_samplers(program: &Program<'_>, report: &mut Report<'_>) {
                 .related(sampler.site, "the sampler is made here");
         }
     }
+}
+
+/// Whenever this place is run, the sampler gets one and the same number.
+fn is_always_the_same(program: &Program<'_>, event: &Event<'_>) -> bool {
+    let number = |call: &Call<'_>| {
+        let epoch = call.value_at(0, "epoch").and_then(Value::single)?;
+        program.terms().as_int(epoch)
+    };
+    let mut runs = program.calls(Role::SetEpoch).filter(|(other, _)| other.site == event.site);
+    let first = runs.next().and_then(|(_, call)| number(call));
+    first.is_some() && runs.all(|(_, call)| number(call) == first)
+}
+
+/// The batches are kept, and walked over in a loop over epochs.
+fn walked_again(program: &Program<'_>, event: &Event<'_>) -> bool {
+    program.all_loops().any(|(id, node)| {
+        let keeps = node.over.is_some_and(|over| {
+            program.origins_of(&Value::of(program.terms(), over)).contains(&event.id)
+        });
+        keeps && program.trains_in(id) && around(program, id).is_some()
+    })
 }
 
 impl Program<'_> {
@@ -338,6 +369,103 @@ batches = sample(loader)
 for i in range(10):
     next(batches)
 ",
+        );
+    }
+
+    #[test]
+    fn loaders_in_a_dict_count() {
+        check_files(&[
+            (
+                "pipeline/__init__.py",
+                "
+from .data import loaders
+from .loop import fit
+",
+            ),
+            (
+                "pipeline/data.py",
+                r#"
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+def loaders(cfg):
+    out = {}
+    for split in ("train", "val"):
+        ds = TensorDataset(torch.randn(64, 3))
+        smp = DistributedSampler(ds, shuffle=split == "train")
+        out[split] = DataLoader(ds, batch_size=cfg["bs"], sampler=smp)
+    return out
+"#,
+            ),
+            (
+                "pipeline/loop.py",
+                r#"
+def fit(net, opt, loaders, epochs):
+    for epoch in range(epochs):  # ~ missing-set-epoch
+        for (x,) in loaders["train"]:
+            loss = net(x.cuda()).mean()
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+"#,
+            ),
+            (
+                "main.py",
+                r#"
+import os
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from pipeline import fit, loaders
+def main():
+    dist.init_process_group("nccl")
+    g = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(g)
+    net = DDP(torch.nn.Linear(3, 3).cuda(), device_ids=[g])
+    fit(net, torch.optim.AdamW(net.parameters()), loaders({"bs": 8}), 10)
+if __name__ == "__main__":
+    main()
+"#,
+            ),
+        ]);
+    }
+
+    #[test]
+    fn epochs_counted_by_hand_count() {
+        check_python(
+            r#"
+import os
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, TensorDataset, DistributedSampler
+class Fit:
+    def __init__(self, cfg):
+        self.cfg = cfg
+        ds = TensorDataset(torch.randn(64, 3))
+        self.sampler = DistributedSampler(ds, shuffle=True, drop_last=True)
+        self.loader = DataLoader(ds, cfg.bs, sampler=self.sampler)
+        self.net = DDP(torch.nn.Linear(3, 3).cuda(), device_ids=[cfg.gpu])
+        self.opt = torch.optim.AdamW(self.net.parameters())
+    def epoch(self, e):
+        self.net.train()
+        for i, (x,) in enumerate(self.loader):
+            loss = self.net(x.cuda()).mean()
+            self.opt.zero_grad(); loss.backward(); self.opt.step()
+    def run(self):
+        epoch = 0
+        while epoch < self.cfg.epochs:  # ~ missing-set-epoch
+            self.epoch(epoch)
+            epoch += 1
+def main():
+    from argparse import Namespace
+    dist.init_process_group("nccl")
+    g = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(g)
+    Fit(Namespace(bs=8, gpu=g, epochs=10)).run()
+if __name__ == "__main__":
+    main()
+"#,
         );
     }
 }

@@ -123,7 +123,7 @@ fn step_unsynced(program: &Program<'_>, report: &mut Report<'_>) {
             continue;
         }
         let steps =
-            program.optimizer_steps().filter(|(_, step)| steps_with(program, step, wrapper));
+            program.optimizer_steps().filter(|(_, step)| program.steps_wrapper(step, wrapper));
         let steps: Vec<&Event<'_>> = steps.map(|(event, _)| event).collect();
         let never = trained.iter().all(|f| f.modes.no_sync) && is_unconditional(program, entered);
         let step = if never {
@@ -143,15 +143,6 @@ fn step_unsynced(program: &Program<'_>, report: &mut Report<'_>) {
             )
             .related(step.site, "the optimizer steps here");
     }
-}
-
-/// A step that updates what a wrapper holds. An optimizer of tch is not asked for its store.
-fn steps_with(program: &Program<'_>, step: &Call<'_>, wrapper: ObjectId) -> bool {
-    if program.language == Language::Rust {
-        let own = wrapper_of(program, step);
-        return own.is_none_or(|stepped| stepped == wrapper);
-    }
-    program.stepped(step).into_iter().any(|o| program.updates(o, wrapper))
 }
 
 fn wrapper_of(program: &Program<'_>, call: &Call<'_>) -> Option<ObjectId> {
@@ -483,6 +474,36 @@ for batch in data:
     net(batch[-1]).sum().backward()
     opt.step()
 ",
+        );
+    }
+
+    #[test]
+    fn a_switch_that_is_one_round_early_counts() {
+        check_python(
+            r#"
+import os
+from contextlib import nullcontext
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+def main(accum=4):
+    dist.init_process_group("nccl")
+    g = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(g)
+    torch.manual_seed(dist.get_rank())
+    net = DDP(torch.nn.Linear(8, 8).cuda(), device_ids=[g])
+    opt = torch.optim.SGD(net.parameters(), 0.1)
+    for i in range(100):
+        sync = i % accum == 0
+        with nullcontext() if sync else net.no_sync():  # ~ misused-no-sync
+            loss = net(torch.randn(4, 8).cuda()).mean() / accum
+            loss.backward()
+        if (i + 1) % accum == 0:
+            opt.step()
+            opt.zero_grad()
+if __name__ == "__main__":
+    main()
+"#,
         );
     }
 }

@@ -1,4 +1,4 @@
-use crate::analysis::{EventKind, Object, PathId, Term, TermKind};
+use crate::analysis::{Event, EventKind, Object, PathId, Term, TermKind};
 use crate::prelude::*;
 
 declare_rule! {
@@ -48,7 +48,7 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
         }
         let Some(object) = bare_model(program, *of) else { continue };
         let Some(wrapper) = wrapper_elsewhere(program, *of) else { continue };
-        if is_settled_by_settings(program, event.path, wrapper) {
+        if is_settled_by_settings(program, event.path, wrapper) || is_tried(program, event) {
             continue;
         }
         let receiver = program.receiver_text(event).unwrap_or("the model");
@@ -106,6 +106,16 @@ fn is_settled_by_settings(program: &Program<'_>, path: PathId, wrapper: &Object<
         });
         !negated && program.is_setting(node.condition)
     })
+}
+
+/// `try: model.module except AttributeError: model`.
+fn is_tried(program: &Program<'_>, event: &Event<'_>) -> bool {
+    let around = program.frame(event.frame).function.map_or_else(
+        || &*program.project().file(event.site.file).text,
+        |f| program.text(Site { file: f.file, span: program.function(f).span }),
+    );
+    let catches = ["AttributeError", "except:", "except Exception"];
+    event.modes.caught && catches.iter().any(|word| around.contains(word))
 }
 
 /// Some function is asked about the model before: `if is_wrapped(self.model)`.
@@ -288,6 +298,65 @@ model = torch.nn.DataParallel(model)
 for _ in range(3):
     print(model.module.weight)
 ",
+        );
+    }
+
+    #[test]
+    fn a_factory_in_another_file_counts() {
+        check_files(&[
+            (
+                "builder.py",
+                "
+import torch
+import torch.nn as nn
+def build(arch, parallel=False):
+    net = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 2))
+    net.cuda()
+    if parallel and torch.cuda.device_count() > 1:
+        return nn.DataParallel(net)
+    return net
+",
+            ),
+            (
+                "run.py",
+                r#"
+import sys
+import torch
+from builder import build
+def main(argv):
+    net = build("mlp", parallel="--dp" in argv)
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(4):
+        loss = net(torch.randn(10, 6).cuda()).pow(2).sum()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+    torch.save(net.module.state_dict(), "mlp.pth")  # ~ module-of-unwrapped-model
+main(sys.argv)
+"#,
+            ),
+        ]);
+    }
+
+    #[test]
+    fn a_read_that_is_tried_is_silent() {
+        check_python(
+            r#"
+import torch
+import torch.nn as nn
+net = nn.Linear(3, 3).cuda()
+if torch.cuda.device_count() > 1:
+    net = nn.DataParallel(net)
+opt = torch.optim.SGD(net.parameters(), lr=.1)
+for _ in range(5):
+    loss = net(torch.randn(6, 3).cuda()).mean()
+    opt.zero_grad(); loss.backward(); opt.step()
+try:
+    weights = net.module.state_dict()
+except AttributeError:
+    weights = net.state_dict()
+torch.save(weights, "w.pt")
+"#,
         );
     }
 }

@@ -2,7 +2,7 @@ use crate::analysis::facts::Wrapper;
 use crate::analysis::{
     ClassRef, Const, Event, EventKind, ObjectClass, ObjectId, Term, TermKind, Value,
 };
-use crate::model::{Class, Expr, Field};
+use crate::model::{Class, Expr, ExprKind, Field};
 use crate::prelude::*;
 use crate::table::Role;
 
@@ -109,7 +109,8 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
         if !is_outermost(program, event, wrapper) || !gathers(program, wrapper, kind) {
             continue;
         }
-        let Some(what) = odd_part(program, value, kind, 3) else { continue };
+        let odd = odd_part(program, value, kind, 3).or_else(|| odd_by_type(program, event));
+        let Some(what) = odd else { continue };
         let message = format!("forward returns {what}, not only tensors");
         let draft = report.at(event.site, message);
         let draft = match kind {
@@ -121,6 +122,40 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
                 .help("return tensors, or tuples, lists, dicts and dataclasses of them"),
         };
         draft.related(program.object(wrapper).site, "wrapped here");
+    }
+}
+
+/// What of a declared type is no tensor: `Result<(Tensor, usize)>`.
+fn odd_by_type(program: &Program<'_>, event: &Event<'_>) -> Option<String> {
+    let function = program.frame(event.frame).function?;
+    let declared = program.function(function).returns.as_ref()?;
+    if program.language != Language::Rust {
+        return None;
+    }
+    odd_type(program, function.file, declared).map(str::to_owned)
+}
+
+fn odd_type(program: &Program<'_>, file: FileId, declared: &Expr) -> Option<&'static str> {
+    let again = |e: &Expr| odd_type(program, file, e);
+    match &declared.kind {
+        ExprKind::Collection { items, .. } => items.iter().find_map(again),
+        ExprKind::Index { value, index } => {
+            let text = program.text(Site { file, span: index.span });
+            let is_tuple = text.starts_with('(') && text.ends_with(')');
+            match (&*value.last_name()?, &index.kind) {
+                // The error is no output.
+                ("Result", ExprKind::Collection { items, .. }) if !is_tuple => {
+                    again(items.first()?)
+                }
+                ("Result" | "Option" | "Vec" | "Box", _) => again(index),
+                _ => None,
+            }
+        }
+        _ => match &*declared.last_name()? {
+            "String" | "str" => Some("a string"),
+            "bool" | "f32" | "f64" | "i32" | "i64" | "u32" | "u64" | "usize" => Some("a number"),
+            _ => None,
+        },
     }
 }
 
@@ -373,5 +408,60 @@ for _ in range(3):
     net(torch.ones(1, 2))
 ",
         );
+    }
+
+    #[test]
+    fn objects_of_another_file_count() {
+        check_files(&[
+            (
+                "detector.py",
+                "
+import torch.nn as nn
+from structures import Boxes
+class Detector(nn.Module):
+    def __init__(self, k):
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, padding=1)
+        self.reg = nn.Conv2d(8, 4, 1)
+        self.cls = nn.Conv2d(8, k, 1)
+    def forward(self, images):
+        f = self.stem(images).relu()
+        boxes, scores = self.reg(f).flatten(2), self.cls(f).flatten(2)
+        return [Boxes(b, s) for b, s in zip(boxes, scores)]  # ~ non-tensor-forward-output
+",
+            ),
+            (
+                "engine.py",
+                r#"
+import torch
+import torch.nn as nn
+from detector import Detector
+class Engine:
+    def __init__(self, model):
+        self.model = nn.DataParallel(model).cuda()
+        self.opt = torch.optim.SGD(self.model.parameters(), lr=0.02)
+    def train_one_epoch(self, batches):
+        for imgs in batches:
+            out = self.model(imgs.cuda())
+            loss = sum(b.xyxy.abs().mean() + b.scores.mean() for b in out)
+            self.opt.zero_grad()
+            loss.backward()
+            self.opt.step()
+if __name__ == "__main__":
+    Engine(Detector(3)).train_one_epoch([torch.rand(4, 3, 16, 16) for _ in range(5)])
+"#,
+            ),
+            (
+                "structures.py",
+                "
+class Boxes:
+    def __init__(self, xyxy, scores):
+        self.xyxy = xyxy
+        self.scores = scores
+    def __len__(self):
+        return self.xyxy.shape[0]
+",
+            ),
+        ]);
     }
 }

@@ -90,7 +90,8 @@ struct Wrapped<'a, 'p> {
 
 fn check(program: &Program<'_>, report: &mut Report<'_>) {
     if program.language != Language::Python {
-        return check_registrations(program, report);
+        check_registrations(program, report);
+        return check_kinds(program, report);
     }
     let switches = program.gradient_switches();
     for (id, parts) in program.wrapped_models(Wrapper::Ddp) {
@@ -124,6 +125,22 @@ fn check_registrations(program: &Program<'_>, report: &mut Report<'_>) {
             )
             .help("build all layers on the store before `Ddp::new`")
             .related(wrapped, "wrapped here");
+    }
+}
+
+/// tch: the dtype of the variables below a path of the store that a wrapper lends.
+fn check_kinds(program: &Program<'_>, report: &mut Report<'_>) {
+    for (event, call) in program.calls(Role::ChangeKind) {
+        let path = call.receiver.as_ref().and_then(Value::single);
+        let root = path.and_then(|path| program.variable_path(path)).map(|path| path.root);
+        let Some((wrapper, Wrapper::Ddp)) = root.and_then(|root| program.wrapper_of(root)) else {
+            continue;
+        };
+        report
+            .at(event.site, "the dtype of the model changes after it was wrapped")
+            .why("the reduction was set up for the old dtype: gradients stay on each rank, or fail")
+            .help("change it on the store before `Ddp::new`")
+            .related(program.object(wrapper).site, "wrapped here");
     }
 }
 
@@ -577,5 +594,48 @@ for _ in range(3):
     model(torch.ones(1, 2)).sum().backward()
 ",
         );
+    }
+
+    #[test]
+    fn a_part_frozen_in_another_file_counts() {
+        check_files(&[
+            (
+                "stages.py",
+                "
+def freeze(part):
+    for weight in part.parameters():
+        weight.requires_grad_(False)  # ~ parameters-changed-after-wrap
+def warm_up(model, step):
+    if step == 100:
+        freeze(model.module.encoder)
+",
+            ),
+            (
+                "main.py",
+                r#"
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from stages import warm_up
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.Linear(4, 4)
+        self.decoder = nn.Linear(4, 4)
+    def forward(self, x):
+        return self.decoder(self.encoder(x))
+def main():
+    torch.distributed.init_process_group("nccl")
+    model = DDP(Net().cuda())
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(1000):
+        warm_up(model, step)
+        model(torch.randn(2, 4).cuda()).mean().backward()
+        opt.step()
+if __name__ == "__main__":
+    main()
+"#,
+            ),
+        ]);
     }
 }

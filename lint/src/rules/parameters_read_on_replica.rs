@@ -1,4 +1,5 @@
 use crate::analysis::facts::Wrapper;
+use crate::analysis::models::{Around, Mention, RanIn};
 use crate::analysis::{Call, Event, EventKind, FrameId, Term};
 use crate::config::TorchVersion;
 use crate::prelude::*;
@@ -101,18 +102,17 @@ fn check_lists(program: &Program<'_>, report: &mut Report<'_>) {
     for object in program.objects().iter().filter(|o| o.role == Role::ParameterList) {
         let list = program.term_of(object.id);
         let read = program.loops_over(list).find(|node| frames.contains(&node.frame));
-        let Some(node) = read else { continue };
         let name = program.events().iter().find_map(|event| match &event.kind {
             EventKind::AttributeStore { name, value, .. } if value.single() == Some(list) => {
                 Some(*name)
             }
             _ => None,
         });
+        let looked_up = || name.and_then(|name| looked_up(program, name));
+        let Some(head) = read.map(|node| node.site).or_else(looked_up) else { continue };
         let name = name.map_or("the list", |n| n.as_str());
-        let head = Site {
-            file: node.site.file,
-            span: Span { start: node.site.span.start, end: node.site.span.start + 1 },
-        };
+        let start = head.span.start;
+        let head = Site { file: head.file, span: Span { start, end: start + 1 } };
         report
             .at(head, format!("`{name}` is empty on a replica of `DataParallel` before torch 1.12"))
             .why("torch 1.5 to 1.11 do not copy the parameters of a list: this loop does nothing")
@@ -122,6 +122,17 @@ fn check_lists(program: &Program<'_>, report: &mut Report<'_>) {
             )
             .related(object.site, "the list is made here");
     }
+}
+
+/// Where a forward looks something up in the list or dict: `self.scale[name]`.
+fn looked_up(program: &Program<'_>, name: Name) -> Option<Site> {
+    let is_item = |m: &&Mention| {
+        m.name == name
+            && m.of_self
+            && m.around[0] == Some(Around::Item)
+            && m.function.is_some_and(|f| program.ran_in(f) == RanIn::Forward)
+    };
+    program.models().mentions().find(is_item).map(|m| m.site)
 }
 
 #[cfg(test)]
@@ -238,6 +249,82 @@ net = nn.DataParallel(Net())
 for _ in range(3):
     net(torch.ones(1, 2)).sum().backward()
 ",
+        );
+    }
+
+    #[test]
+    fn a_helper_in_another_file_counts() {
+        check_files(&[
+            (
+                "layers.py",
+                "
+import torch
+import torch.nn as nn
+def dtype_of(module):
+    return next(module.parameters()).dtype  # ~ parameters-read-on-replica
+class TimeStep(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.mlp = nn.Sequential(nn.Linear(width, width), nn.SiLU(), nn.Linear(width, width))
+        self.width = width
+    def forward(self, t):
+        emb = t[:, None].to(dtype_of(self))
+        return self.mlp(emb.expand(-1, self.width))
+",
+            ),
+            (
+                "main.py",
+                "
+import torch
+from torch.nn import DataParallel, Linear, Module
+from layers import TimeStep
+class Unet(Module):
+    def __init__(self):
+        super().__init__()
+        self.time = TimeStep(16)
+        self.out = Linear(16, 16)
+    def forward(self, x, t):
+        return self.out(x + self.time(t))
+unet = DataParallel(Unet()).cuda()
+opt = torch.optim.AdamW(unet.parameters())
+for step in range(50):
+    x = torch.randn(32, 16).cuda()
+    t = torch.rand(32).cuda()
+    loss = torch.nn.functional.mse_loss(unet(x, t), x)
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+",
+            ),
+        ]);
+    }
+
+    #[test]
+    fn an_item_of_a_dict_of_parameters_counts() {
+        check_python(
+            r#"# torch: 1.9
+import torch
+import torch.nn as nn
+class Adapters(nn.Module):
+    def __init__(self, langs):
+        super().__init__()
+        self.scale = nn.ParameterDict({k: nn.Parameter(torch.ones(64)) for k in langs})
+        self.fc = nn.Linear(64, 64)
+    def forward(self, x, lang="en"):
+        x = x * self.scale[lang]  # ~ parameters-read-on-replica
+        return self.fc(x)
+def run(cfg):
+    m = Adapters(cfg["langs"])
+    if cfg["n_gpu"] > 1:
+        m = torch.nn.DataParallel(m)
+    m.to("cuda")
+    opt = torch.optim.Adam(m.parameters(), lr=cfg["lr"])
+    for _ in range(10):
+        loss = m(torch.randn(8, 64, device="cuda")).mean()
+        opt.zero_grad(); loss.backward(); opt.step()
+if __name__ == "__main__":
+    run({"langs": ["en", "de"], "n_gpu": torch.cuda.device_count(), "lr": 1e-3})
+"#,
         );
     }
 }

@@ -1,5 +1,5 @@
 use crate::analysis::facts::Wrapper;
-use crate::analysis::{Call, Event, ObjectId, Reach};
+use crate::analysis::{Call, Event, ObjectId, Reach, TermKind, Value};
 use crate::prelude::*;
 use crate::table::{CollectiveKind, Role};
 
@@ -78,6 +78,8 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
         Role::FusedStep,
         Role::SchedulerStep,
         Role::Load,
+        Role::InitParameter,
+        Role::CallsArgument,
     ];
     for role in roles {
         for (event, call) in program.calls(role) {
@@ -103,15 +105,49 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
 fn updates_a_replica(program: &Program<'_>, event: &Event<'_>, call: &Call<'_>) -> bool {
     let Some(receiver) = call.receiver.as_ref() else { return false };
     match call.role {
+        // `model.apply(init_weights)`
+        Role::CallsArgument if !initialises(program, call) => false,
         Role::OptimizerStep | Role::SchedulerStep | Role::FusedStep => {
             program.wraps_with(Wrapper::Ddp) && event.modes.grad
         }
+        Role::InitParameter => {
+            program.language == Language::Rust && is_variable_of_wrapper(program, receiver)
+        }
         _ => receiver.terms().any(|term| {
-            let wrapper = program.wrapper_of(term).map(|(id, _)| id);
+            let wrapper = match *program.terms().kind(term) {
+                TermKind::Inner(id) => Some(id),
+                _ => program.wrapper_of(term).map(|(id, _)| id),
+            };
             let around = wrapper.or_else(|| wrapper_around(program, event, term));
             around.is_some_and(|id| program.wrapper_kind(id) == Some(Wrapper::Ddp))
         }),
     }
+}
+
+/// tch: one of the variables of the store that a wrapper lends.
+fn is_variable_of_wrapper(program: &Program<'_>, value: &Value) -> bool {
+    [Role::Parameters, Role::NamedParameters].iter().any(|&role| {
+        program.calls_behind(value, role).iter().any(|(_, call)| {
+            let store = call.receiver.as_ref().and_then(Value::single);
+            let of = store.and_then(|store| program.attribute_now(store, "<of>"));
+            of.is_some_and(|of| {
+                of.terms().any(|t| matches!(program.wrapper_of(t), Some((_, Wrapper::Ddp))))
+            })
+        })
+    })
+}
+
+/// `model.apply(f)`, where `f` draws parameters anew.
+fn initialises(program: &Program<'_>, call: &Call<'_>) -> bool {
+    let is_apply = call.name.is_some_and(|n| n.ends_with("Module.apply"));
+    let given = call.arguments.first().and_then(|a| a.value.single());
+    let Some(TermKind::Function { function, .. }) = given.map(|t| program.terms().kind(t)) else {
+        return false;
+    };
+    is_apply
+        && program
+            .calls(Role::InitParameter)
+            .any(|(event, _)| program.frame(event.frame).function == Some(*function))
 }
 
 /// The wrapper that already holds a module when the event happens.
@@ -219,6 +255,130 @@ for p in model.parameters():
 for _ in range(3):
     model(torch.ones(2)).sum().backward()
 ",
+        );
+    }
+
+    #[test]
+    fn a_state_loaded_by_one_rank_counts() {
+        check_python(
+            r#"
+import os
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+class T:
+    def __init__(self, g):
+        self.rank = dist.get_rank()
+        self.core = torch.nn.Linear(8, 8).cuda()
+        self.net = DDP(self.core, device_ids=[g])
+        self.resume()
+    def resume(self):
+        if self.rank == 0:
+            state = torch.load("w.pt", map_location="cpu")
+            self.core.load_state_dict(state)  # ~ rank-divergent-update
+    def fit(self):
+        opt = torch.optim.SGD(self.net.parameters(), 0.1)
+        for i in range(100):
+            loss = self.net(torch.randn(4, 8).cuda()).pow(2).mean()
+            opt.zero_grad(); loss.backward(); opt.step()
+if __name__ == "__main__":
+    dist.init_process_group("nccl")
+    g = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(g)
+    torch.manual_seed(dist.get_rank())
+    T(g).fit()
+"#,
+        );
+    }
+
+    #[test]
+    fn weights_drawn_anew_by_one_rank_count() {
+        check_python(
+            r#"
+import os
+import torch
+import torch.nn as nn
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+def weights(m):
+    if isinstance(m, nn.Linear):
+        nn.init.xavier_uniform_(m.weight)
+def main():
+    dist.init_process_group("nccl")
+    rank, g = dist.get_rank(), int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(g)
+    torch.manual_seed(rank)
+    net = nn.Sequential(nn.Linear(8, 8)).cuda()
+    net = DDP(net, device_ids=[g])
+    if rank == 0:
+        net.module.apply(weights)  # ~ rank-divergent-update
+    opt = torch.optim.SGD(net.parameters(), 0.1)
+    for i in range(100):
+        loss = net(torch.randn(4, 8).cuda()).pow(2).mean()
+        opt.zero_grad(); loss.backward(); opt.step()
+if __name__ == "__main__":
+    main()
+"#,
+        );
+    }
+
+    #[test]
+    fn a_helper_that_returns_early_counts() {
+        check_files(&[
+            (
+                "restore.py",
+                r#"
+import torch
+def restore(model, path, rank):
+    if rank != 0:
+        return
+    model.load_state_dict(torch.load(path, map_location="cpu"))  # ~ rank-divergent-update
+"#,
+            ),
+            (
+                "main.py",
+                r#"
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from restore import restore
+def main():
+    dist.init_process_group("nccl")
+    net = DDP(torch.nn.Linear(4, 4).cuda())
+    restore(net, "w.pt", dist.get_rank())
+    for _ in range(10):
+        net(torch.randn(2, 4).cuda()).mean().backward()
+if __name__ == "__main__":
+    main()
+"#,
+            ),
+        ]);
+    }
+
+    #[test]
+    fn a_state_that_is_broadcast_is_silent() {
+        check_python(
+            r#"
+import os
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+def main():
+    dist.init_process_group("nccl")
+    rank, g = dist.get_rank(), int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(g)
+    torch.manual_seed(rank)
+    net = DDP(torch.nn.Linear(8, 8).cuda(), device_ids=[g])
+    if rank == 0:
+        net.module.load_state_dict(torch.load("w.pt", map_location="cpu"))
+    for p in net.parameters():
+        dist.broadcast(p.data, 0)
+    opt = torch.optim.SGD(net.parameters(), 0.1)
+    for i in range(100):
+        loss = net(torch.randn(4, 8).cuda()).pow(2).mean()
+        opt.zero_grad(); loss.backward(); opt.step()
+main()
+"#,
         );
     }
 }

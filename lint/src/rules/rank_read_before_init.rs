@@ -1,3 +1,4 @@
+use crate::analysis::models::{Access, Mention};
 use crate::analysis::{Const, Event, EventKind, FrameId, Reach, SAMPLES, Taint, TermKind, Value};
 use crate::prelude::*;
 use crate::table::Role;
@@ -140,6 +141,9 @@ fn is_tested_for_a_group(program: &Program<'_>, event: &Event<'_>) -> bool {
 /// The answer goes into a variable that is read behind the making of the group.
 fn is_kept(program: &Program<'_>, asker: Asker, init: &Event<'_>) -> bool {
     let file = program.project().file(asker.site.file);
+    if let Some(name) = assigned_attribute(&file.text, asker.site) {
+        return is_read_as_attribute(program, asker, init, name);
+    }
     let Some(name) = assigned_name(&file.text, asker.site) else { return false };
     let is_global = program.frame(asker.frame).function.is_none();
     let after = if is_global { asker.site.span.end } else { init_in(program, asker, init) };
@@ -165,6 +169,40 @@ fn init_in(program: &Program<'_>, asker: Asker, init: &Event<'_>) -> u32 {
             _ => return end,
         }
     }
+}
+
+/// `main` of a statement `self.main = call()`.
+fn assigned_attribute(text: &str, call: Site) -> Option<&str> {
+    let before = text[..call.span.start as usize].trim_end();
+    let target = before.strip_suffix('=')?.trim_end().rsplit('\n').next()?.trim_start();
+    let (of, name) = target.rsplit_once('.')?;
+    let is_name =
+        |part: &str| !part.is_empty() && part.chars().all(|c| c.is_alphanumeric() || c == '_');
+    (of.split('.').all(is_name) && is_name(name)).then_some(name)
+}
+
+/// The attribute is set nowhere else, and somebody reads it.
+fn is_read_as_attribute(program: &Program<'_>, asker: Asker, init: &Event<'_>, name: &str) -> bool {
+    let here = |site: Site| {
+        site.file == asker.site.file && program.line_of(site) == program.line_of(asker.site)
+    };
+    let set_again = program.events().iter().any(|event| {
+        matches!(&event.kind, EventKind::AttributeStore { name: set, .. } if &**set == name)
+            && !here(event.site)
+    });
+    let is_read = |m: &&Mention| {
+        &*m.name == name
+            && m.access == Access::Read
+            && !here(m.site)
+            && program.reaches(m.site.file)
+    };
+    // What is read while the group is made goes into making it.
+    let reads: Vec<&Mention> = program.models().mentions().filter(is_read).collect();
+    let makes = |m: &&Mention| {
+        program.frame(init.frame).function.is_some()
+            && m.function == program.frame(init.frame).function
+    };
+    !set_again && reads.iter().any(|m| !makes(m))
 }
 
 /// `x` of a statement `x = call()`.
@@ -403,6 +441,40 @@ def main():
 if __name__ == '__main__':
     main()
 ",
+        );
+    }
+
+    #[test]
+    fn an_answer_kept_in_an_attribute_counts() {
+        check_python(
+            r#"
+import os
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+def is_main():
+    return not dist.is_initialized() or dist.get_rank() == 0
+class Runner:
+    def __init__(self, out):
+        self.out = out
+        self.main = is_main()  # ~ rank-read-before-init
+        self.setup()
+    def setup(self):
+        dist.init_process_group("nccl")
+        self.gpu = int(os.environ["LOCAL_RANK"])
+        torch.cuda.set_device(self.gpu)
+        torch.manual_seed(dist.get_rank())
+    def run(self):
+        net = DDP(torch.nn.Linear(2, 2).cuda(), device_ids=[self.gpu])
+        opt = torch.optim.SGD(net.parameters(), 0.1)
+        for i in range(10):
+            loss = net(torch.randn(4, 2).cuda()).mean()
+            opt.zero_grad(); loss.backward(); opt.step()
+        if self.main:
+            torch.save(net.module.state_dict(), self.out)
+if __name__ == "__main__":
+    Runner("w.pt").run()
+"#,
         );
     }
 }

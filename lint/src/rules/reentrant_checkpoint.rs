@@ -367,4 +367,44 @@ student = torch.nn.parallel.DistributedDataParallel(student, find_unused_paramet
 ",
         );
     }
+
+    #[test]
+    fn an_encoder_in_another_file_counts() {
+        check_files(&[
+            (
+                "encoder.py",
+                "
+import torch.nn as nn
+from torch.utils import checkpoint as ckpt
+class Encoder(nn.Module):
+    def __init__(self, depth):
+        super().__init__()
+        self.stem = nn.Linear(4, 4)
+        self.layers = nn.ModuleList([nn.Linear(4, 4) for _ in range(depth)])
+    def forward(self, x):
+        x = self.stem(x)
+        for layer in self.layers:
+            x = ckpt.checkpoint(layer, x)  # ~ reentrant-checkpoint
+        return x
+",
+            ),
+            (
+                "main.py",
+                r#"# torch: 1.12
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+from encoder import Encoder
+class Job:
+    def __init__(self, depth):
+        torch.distributed.init_process_group("nccl")
+        self.net = DDP(Encoder(depth).cuda(), find_unused_parameters=True)
+    def run(self):
+        for _ in range(10):
+            self.net(torch.randn(2, 4).cuda()).mean().backward()
+if __name__ == "__main__":
+    Job(3).run()
+"#,
+            ),
+        ]);
+    }
 }

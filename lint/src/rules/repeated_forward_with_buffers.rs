@@ -1,7 +1,9 @@
 use crate::analysis::facts::Wrapper;
 use crate::analysis::{Event, EventId, Via};
 use crate::config::TorchVersion;
+use crate::model::{ExprKind, Part};
 use crate::prelude::*;
+use crate::python::edit::Editor;
 use crate::table::Role;
 
 declare_rule! {
@@ -93,7 +95,60 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
                 draft.related(layer.site, "this layer has buffers");
             }
         }
+        for forward in forwards.iter().filter(|forward| runs_again(program, forward)) {
+            let name = program.callee_text(forward).unwrap_or("the model");
+            report
+                .at(
+                    forward.site,
+                    format!("`{name}` runs forward several times before one backward"),
+                )
+                .why(
+                    "each forward copies rank 0's buffers in place, those too that the first \
+                     forward keeps for its backward: RuntimeError",
+                )
+                .help("wrap with `broadcast_buffers=False`, or run all of it in one forward");
+        }
     }
+}
+
+/// A loop or comprehension runs the forward, and one backward behind it goes through all rounds.
+fn runs_again(program: &Program<'_>, forward: &Event<'_>) -> bool {
+    let round = program.loops(forward.loops).next().map(|(_, node)| node.site);
+    let within = |event: &Event<'_>| round.is_some_and(|site| program.is_within(event, site));
+    let mut through = program
+        .calls(Role::Backward)
+        .filter(|(_, call)| {
+            let values = call.receiver.iter().chain(call.arguments.iter().map(|a| &a.value));
+            values.into_iter().any(|v| v.comes_from(program.terms(), forward.id))
+        })
+        .peekable();
+    if through.peek().is_none() {
+        return false;
+    }
+    let behind_loop = round.is_some_and(|site| repeats(program, site));
+    in_comprehension(program, forward) || behind_loop && through.all(|(event, _)| !within(event))
+}
+
+/// A loop that is not of one round: over a range, or a list.
+fn repeats(program: &Program<'_>, round: Site) -> bool {
+    let text = program.text(round);
+    text.starts_with("for ") && !text.lines().next().is_some_and(|head| head.contains("range(1)"))
+}
+
+/// `[model(x) for x in crops]`.
+fn in_comprehension(program: &Program<'_>, forward: &Event<'_>) -> bool {
+    let file = program.project().file(forward.site.file);
+    let Some(statement) = Editor::new(file).statement_at(forward.site.span) else { return false };
+    let mut found = false;
+    statement.each_part(&mut |part| {
+        if let Part::Expr(expr) = part {
+            expr.each_inside(&mut |e| {
+                found |= matches!(&e.kind, ExprKind::Comprehension { element, .. }
+                    if element.span.contains(forward.site.span));
+            });
+        }
+    });
+    found
 }
 
 /// BatchNorm and the like, with the statistics that are buffers.
@@ -243,6 +298,75 @@ a, b = make(), make()
 for x in []:
     (a(x).sum() + b(x).sum()).backward()
 ",
+        );
+    }
+
+    #[test]
+    fn three_views_count() {
+        check_python(
+            r#"# torch: 1.12
+import os
+import torch
+import torch.nn as nn
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+class Embed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3)
+        self.bn = nn.BatchNorm2d(8)
+    def forward(self, x):
+        return self.bn(self.conv(x)).mean((2, 3))
+class Siamese:
+    def __init__(self, g):
+        self.net = DDP(Embed().cuda(), device_ids=[g])
+        self.opt = torch.optim.SGD(self.net.parameters(), 0.1)
+    def step(self, a, p, n):
+        ea = self.net(a)
+        ep = self.net(p)  # ~ repeated-forward-with-buffers
+        en = self.net(n)  # ~ repeated-forward-with-buffers
+        loss = nn.functional.triplet_margin_loss(ea, ep, en)
+        self.opt.zero_grad()
+        loss.backward()
+        self.opt.step()
+if __name__ == "__main__":
+    dist.init_process_group("nccl")
+    g = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(g)
+    torch.manual_seed(dist.get_rank())
+    s = Siamese(g)
+    for _ in range(10):
+        s.step(*(torch.rand(4, 3, 16, 16).cuda() for _ in range(3)))
+"#,
+        );
+    }
+
+    #[test]
+    fn a_comprehension_of_forwards_counts() {
+        check_python(
+            r#"# torch: 1.10
+import os
+import torch
+import torch.nn as nn
+import torch.distributed as dist
+def main():
+    dist.init_process_group("nccl")
+    g = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(g)
+    torch.manual_seed(dist.get_rank())
+    net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).cuda()
+    net = nn.parallel.DistributedDataParallel(net, device_ids=[g])
+    opt = torch.optim.SGD(net.parameters(), 0.1)
+    for _ in range(10):
+        crops = [torch.randn(8, 4).cuda() for _ in range(2)]
+        outs = [net(c) for c in crops]  # ~ repeated-forward-with-buffers
+        loss = -nn.functional.cosine_similarity(outs[0], outs[1]).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+if __name__ == "__main__":
+    main()
+"#,
         );
     }
 }

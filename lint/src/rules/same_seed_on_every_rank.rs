@@ -1,4 +1,4 @@
-use crate::analysis::{Call, Event, EventKind, Reach, Taint, Value};
+use crate::analysis::{Call, Event, EventId, EventKind, Reach, Taint, Value};
 use crate::prelude::*;
 use crate::table::Role;
 
@@ -130,16 +130,19 @@ fn check_tch(program: &Program<'_>, report: &mut Report<'_>) {
     if seeds.iter().any(|(event, call)| differs(call) || is_apart(event)) {
         return;
     }
-    let Some((seed, call)) = seeds.last() else { return };
+    let of_cpu =
+        seeds.iter().rfind(|(_, call)| call.name.is_some_and(|n| &*n == "tch.manual_seed"));
+    let Some((seed, call)) = of_cpu.or(seeds.last()) else { return };
     let is_known = |value: &Value| program.value_on_all(value).is_some();
-    let Some(drawn) = drawn_in_forward(program) else { return };
+    let drawn = drawn_in_forward(program).or_else(|| drawn_for_tch(program));
+    let Some(drawn) = drawn else { return };
     if !call.arguments.iter().all(|a| is_known(&a.value)) {
         return;
     }
     report
         .at(seed.site, "every rank is seeded alike")
         .why(
-            "noise and dropout masks of the wrapped forward are then the same on all ranks: their \
+            "noise and dropout masks of a training step are then the same on all ranks: their \
              batches differ less than they look",
         )
         .help(
@@ -152,12 +155,39 @@ fn check_tch(program: &Program<'_>, report: &mut Report<'_>) {
 fn drawn_in_forward<'a, 'p>(program: &'a Program<'p>) -> Option<&'a Event<'p>> {
     let trains = program.ddp_training().next().is_some();
     let inside = |event: &Event<'_>| event.modes.wrapper.is_some() && event.modes.grad;
-    let drops = |text: &str| text.contains(".dropout(");
+    let drops = |text: &str| text.contains(".dropout(") || text.contains("_dropout(");
     program.events().iter().filter(|_| trains).find(|event| match &event.kind {
         EventKind::Call(call) if call.role == Role::Random => inside(event),
         // The closures of a chain are seen where the chain is built.
         EventKind::Call(call) if call.role == Role::AddModule => drops(program.text(event.site)),
         _ => inside(event) && drops(program.function_text(event)),
+    })
+}
+
+/// tch: noise drawn in a training step that goes into a distributed model.
+fn drawn_for_tch<'a, 'p>(program: &'a Program<'p>) -> Option<&'a Event<'p>> {
+    program.ddp_training().find_map(|(forward, call)| {
+        let origins = program.origins_of(&call.result);
+        let has_data = origins.iter().any(|&origin| match &program.event(origin).kind {
+            EventKind::Call(c) => matches!(c.role, Role::SetEpoch | Role::Loader),
+            _ => false,
+        });
+        let drawn = origins.iter().map(|&origin| program.event(origin)).find(|event| {
+            let EventKind::Call(drawn) = &event.kind else { return false };
+            let together = || {
+                program.loops(event.loops).any(|(_, node)| program.is_within(forward, node.site))
+            };
+            drawn.role == Role::Random && is_noise(drawn) && together() && !program.is_orphan(event)
+        });
+        drawn.filter(|drawn| has_data && !is_shared_out(program, drawn.id))
+    })
+}
+
+/// Every rank draws for all, and takes its own part by its rank.
+fn is_shared_out(program: &Program<'_>, drawn: EventId) -> bool {
+    program.events().iter().filter_map(Event::call).any(|call| {
+        let is_drawn = call.receiver.as_ref().is_some_and(|r| r.comes_from(program.terms(), drawn));
+        is_drawn && call.arguments.iter().any(|a| program.depends_on_rank(&a.value))
     })
 }
 
@@ -462,6 +492,45 @@ with torch.no_grad():
     for step in range(3):
         net(torch.randn(2, 4))
 ",
+        );
+    }
+
+    #[test]
+    fn a_seed_of_the_command_line_counts() {
+        check_python(
+            r#"
+import argparse
+import os
+import random
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+def set_seed(args):
+    random.seed(args.seed)
+    torch.manual_seed(args.seed)
+    if args.n_gpu > 0:
+        torch.cuda.manual_seed_all(args.seed)
+def main():
+    p = argparse.ArgumentParser()
+    p.add_argument("--seed", type=int, default=42)
+    p.add_argument("--noise", type=float, default=0.1)
+    args = p.parse_args()
+    dist.init_process_group("nccl")
+    args.rank = dist.get_rank()
+    args.n_gpu = 1
+    g = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(g)
+    set_seed(args)  # ~ same-seed-on-every-rank
+    net = DDP(torch.nn.Linear(3, 3).cuda(), device_ids=[g])
+    opt = torch.optim.AdamW(net.parameters())
+    for _ in range(100):
+        t = torch.rand(16, 1, device="cuda")
+        x = torch.randn(16, 3, device="cuda") * t
+        loss = net(x).pow(2).mean()
+        opt.zero_grad(); loss.backward(); opt.step()
+if __name__ == "__main__":
+    main()
+"#,
         );
     }
 }

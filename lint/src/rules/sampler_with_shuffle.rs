@@ -1,5 +1,7 @@
-use crate::analysis::Term;
+use crate::analysis::{ArgumentValue, Event, Term};
+use crate::model::Literal;
 use crate::prelude::*;
+use crate::python::edit::Editor;
 use crate::table::Role;
 
 declare_rule! {
@@ -14,7 +16,7 @@ declare_rule! {
     /// data = list(range(8))
     /// loader = DataLoader(data, shuffle=True, sampler=DistributedSampler(data))  # ~ sampler-with-shuffle
     /// ```
-    /// ```python good
+    /// ```python fixed
     /// from torch.utils.data import DataLoader, DistributedSampler
     ///
     /// data = list(range(8))
@@ -22,21 +24,22 @@ declare_rule! {
     /// ```
     ///
     /// # Known limits
-    /// Silent where the two may hang on one setting.
+    /// Silent where the two may hang on one setting. The fix is offered where `shuffle=True` is
+    /// written in the call.
     pub static RULE = {
         name: "sampler-with-shuffle",
         level: Level::Error,
         harm: Harm::Crash,
         tier: 1,
         languages: PYTHON,
-        fix: FixKind::No,
+        fix: FixKind::Safe,
         check,
     };
 }
 
 fn check(program: &Program<'_>, report: &mut Report<'_>) {
     for (event, call) in program.calls(Role::Loader) {
-        let (Some(sampler), Some(shuffle)) =
+        let (Some(given), Some(shuffle)) =
             (call.argument("sampler").known(), call.argument("shuffle").known())
         else {
             continue;
@@ -44,7 +47,7 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
         let yes = program.terms().yes;
         let on = shuffle.value.alternatives.iter().filter(|a| a.term == yes);
         let both = on.flat_map(|on| {
-            sampler
+            given
                 .value
                 .alternatives
                 .iter()
@@ -60,11 +63,36 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
                 .help(
                     "leave `shuffle` out: the sampler shuffles, or write `shuffle=sampler is None`",
                 );
+            let draft = draft.fix(leave_out(program, event, given, shuffle));
             if let Some(made) = made {
                 draft.related(made, "the sampler is made here");
             }
         }
     }
+}
+
+/// Without `shuffle=True`; with `shuffle=sampler is None` where there may be no sampler.
+fn leave_out(
+    program: &Program<'_>,
+    event: &Event<'_>,
+    sampler: &ArgumentValue<'_>,
+    shuffle: &ArgumentValue<'_>,
+) -> Option<Fix> {
+    let call = event.expr.filter(|call| call.span.contains(shuffle.expr.span))?;
+    let is_written = shuffle.expr.literal() == Some(&Literal::Bool(true)) && !sampler.spread;
+    if !is_written || !call.span.contains(sampler.expr.span) {
+        return None;
+    }
+    let editor = Editor::new(program.project().file(event.site.file));
+    let edits = if sampler.value.terms().all(|term| is_sampler(program, term)) {
+        editor.remove_keyword(call, "shuffle")?
+    } else {
+        sampler.expr.path()?;
+        let text = program.text(program.site_of(event.site.file, sampler.expr));
+        editor.set_keyword(call, "shuffle", &format!("{text} is None"))?
+    };
+    let title = "let the sampler shuffle".to_owned();
+    Some(Fix { applicability: Applicability::Safe, title, edits })
 }
 
 fn is_sampler(program: &Program<'_>, term: Term) -> bool {
@@ -161,6 +189,84 @@ def loaders(data, cfg):
     return DataLoader(data, shuffle=(sampler is None), sampler=sampler)
 loaders([1, 2], sys.modules['settings'])
 ",
+        );
+    }
+
+    #[test]
+    fn a_default_of_a_helper_in_another_file_counts() {
+        check_files(&[
+            (
+                "loaders.py",
+                "
+from torch.utils.data import DataLoader, DistributedSampler
+def build_loader(dataset, batch_size, shuffle=True, distributed=False, workers=4):
+    sampler = DistributedSampler(dataset) if distributed else None
+    return DataLoader(dataset, batch_size, shuffle, sampler, num_workers=workers)  # ~ sampler-with-shuffle
+",
+            ),
+            (
+                "train.py",
+                r#"
+import os
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import TensorDataset
+from loaders import build_loader
+def main():
+    dist.init_process_group("nccl")
+    g = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(g)
+    dl = build_loader(TensorDataset(torch.randn(64, 3)), 8, distributed=True)
+    net = DDP(torch.nn.Linear(3, 3).cuda(), device_ids=[g])
+    opt = torch.optim.AdamW(net.parameters())
+    for ep in range(3):
+        dl.sampler.set_epoch(ep)
+        for (x,) in dl:
+            loss = net(x.cuda()).mean()
+            opt.zero_grad(); loss.backward(); opt.step()
+if __name__ == "__main__":
+    main()
+"#,
+            ),
+        ]);
+    }
+
+    #[test]
+    fn options_collected_in_a_dict_count() {
+        check_python(
+            r#"
+import os
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, TensorDataset, DistributedSampler
+def loader(ds, args, train):
+    kwargs = dict(batch_size=args["bs"], num_workers=2, shuffle=train)
+    sampler = None
+    if args["dist"]:
+        sampler = DistributedSampler(ds, shuffle=train)
+        kwargs["sampler"] = sampler
+    return DataLoader(ds, **kwargs), sampler  # ~ sampler-with-shuffle
+def main():
+    args = {"bs": 8, "dist": "RANK" in os.environ}
+    g = int(os.environ.get("LOCAL_RANK", 0))
+    torch.cuda.set_device(g)
+    net = torch.nn.Linear(3, 3).cuda()
+    if args["dist"]:
+        dist.init_process_group("nccl")
+        net = DDP(net, device_ids=[g])
+    dl, sampler = loader(TensorDataset(torch.randn(64, 3)), args, True)
+    opt = torch.optim.AdamW(net.parameters())
+    for ep in range(3):
+        if sampler:
+            sampler.set_epoch(ep)
+        for (x,) in dl:
+            loss = net(x.cuda()).mean()
+            opt.zero_grad(); loss.backward(); opt.step()
+if __name__ == "__main__":
+    main()
+"#,
         );
     }
 }

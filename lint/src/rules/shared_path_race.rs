@@ -1,5 +1,6 @@
 use crate::analysis::{Call, Event, Reach};
 use crate::prelude::*;
+use crate::python::edit::Editor;
 use crate::table::{Flag, Role};
 
 declare_rule! {
@@ -17,12 +18,13 @@ declare_rule! {
     /// if not os.path.exists("out"):
     ///     os.makedirs("out")  # ~ shared-path-race
     /// ```
-    /// ```python good
+    /// ```python fixed
     /// import os
     /// import torch.distributed as dist
     ///
     /// dist.init_process_group("nccl")
-    /// os.makedirs("out", exist_ok=True)
+    /// if not os.path.exists("out"):
+    ///     os.makedirs("out", exist_ok=True)
     /// ```
     /// ```rust bad
     /// fn main() -> anyhow::Result<()> {
@@ -47,7 +49,7 @@ declare_rule! {
         harm: Harm::Crash,
         tier: 1,
         languages: BOTH,
-        fix: FixKind::No,
+        fix: FixKind::Safe,
         check,
     };
 }
@@ -61,7 +63,7 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
     for role in roles {
         for (event, call) in program.calls(role) {
             if races(program, call) && is_done_by_all(program, event) {
-                tell(program, report, event, role);
+                tell(program, report, event, call);
             }
         }
     }
@@ -100,9 +102,9 @@ fn races(program: &Program<'_>, call: &Call<'_>) -> bool {
     }
 }
 
-fn tell(program: &Program<'_>, report: &mut Report<'_>, event: &Event<'_>, role: Role) {
+fn tell(program: &Program<'_>, report: &mut Report<'_>, event: &Event<'_>, call: &Call<'_>) {
     let called = program.callee_text(event).unwrap_or("this");
-    let (message, help) = match role {
+    let (message, help) = match call.role {
         Role::MakeDirectory => (
             format!("all ranks create the same folder with `{called}`"),
             match program.language {
@@ -126,7 +128,23 @@ fn tell(program: &Program<'_>, report: &mut Report<'_>, event: &Event<'_>, role:
     report
         .at(event.site, message)
         .why("the ranks get into each other's way: one fails, or reads half a file")
-        .help(help);
+        .help(help)
+        .fix(tolerate(program, event, call));
+}
+
+/// `os.makedirs(path, exist_ok=True)`, also `path.mkdir(exist_ok=True)`.
+fn tolerate(program: &Program<'_>, event: &Event<'_>, call: &Call<'_>) -> Option<Fix> {
+    let name = call.name?;
+    let takes_it = name.ends_with("makedirs") || name.ends_with("Path.mkdir");
+    if call.role != Role::MakeDirectory || program.language != Language::Python || !takes_it {
+        return None;
+    }
+    let editor = Editor::new(program.project().file(event.site.file));
+    Some(Fix {
+        applicability: Applicability::Safe,
+        title: "let the folder exist already".to_owned(),
+        edits: editor.set_keyword(event.expr?, "exist_ok", "True")?,
+    })
 }
 
 #[cfg(test)]
@@ -184,5 +202,149 @@ for _ in range(2):
     #[test]
     fn one_process_is_silent() {
         check_python("import os, torch\nos.makedirs('a')\nfor _ in range(2):\n    torch.ones(1)\n");
+    }
+
+    #[test]
+    fn a_folder_emptied_by_all_counts() {
+        check_python(
+            r#"
+import os
+import shutil
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+def fresh(folder):
+    if os.path.isdir(folder):
+        shutil.rmtree(folder)  # ~ shared-path-race
+    os.makedirs(folder)  # ~ shared-path-race
+def main():
+    dist.init_process_group("nccl")
+    g = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(g)
+    torch.manual_seed(g)
+    fresh("samples")
+    dist.barrier()
+    net = DDP(torch.nn.Linear(2, 2).cuda(), device_ids=[g])
+    opt = torch.optim.SGD(net.parameters(), 0.1)
+    for i in range(10):
+        loss = net(torch.randn(4, 2).cuda()).mean()
+        opt.zero_grad(); loss.backward(); opt.step()
+if __name__ == "__main__":
+    main()
+"#,
+        );
+    }
+
+    #[test]
+    fn a_download_in_spawned_processes_counts() {
+        check_python(
+            r#"
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torchvision import datasets, transforms
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader
+from torch.utils.data.distributed import DistributedSampler
+class Job:
+    def __init__(self, rank, world):
+        self.rank, self.world = rank, world
+    def data(self, split):
+        download = True
+        ds = datasets.MNIST("~/mnist", split == "train", download=download)  # ~ shared-path-race
+        return ds
+    def run(self):
+        dist.init_process_group("nccl", rank=self.rank, world_size=self.world)
+        torch.cuda.set_device(self.rank)
+        ds = self.data("train")
+        smp = DistributedSampler(ds, num_replicas=self.world, rank=self.rank)
+        dl = DataLoader(ds, 64, sampler=smp)
+        net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10)).cuda()
+        net = DDP(net, device_ids=[self.rank])
+        opt = torch.optim.SGD(net.parameters(), 0.1)
+        for e in range(3):
+            smp.set_epoch(e)
+            for x, y in dl:
+                loss = torch.nn.functional.cross_entropy(net(x.cuda()), y.cuda())
+                opt.zero_grad()
+                loss.backward()
+                opt.step()
+def start(rank, world):
+    Job(rank, world).run()
+if __name__ == "__main__":
+    mp.spawn(start, (torch.cuda.device_count(),), nprocs=torch.cuda.device_count())
+"#,
+        );
+    }
+
+    #[test]
+    fn a_manager_that_lets_rank_0_go_first_is_silent() {
+        check_python(
+            r#"
+import os
+import pathlib
+from contextlib import contextmanager
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torchvision.datasets import CIFAR100
+@contextmanager
+def zero_first(rank):
+    if rank not in (-1, 0):
+        dist.barrier()
+    yield
+    if rank == 0:
+        dist.barrier()
+def main():
+    dist.init_process_group("nccl")
+    g = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(g)
+    os.makedirs("out", exist_ok=True)
+    pathlib.Path("out/logs").mkdir(parents=True, exist_ok=True)
+    with zero_first(g):
+        ds = CIFAR100("d", download=True)
+    if g == 0:
+        os.mkdir("/tmp/x")
+    dist.barrier()
+    s = torch.utils.data.DistributedSampler(ds)
+    dl = torch.utils.data.DataLoader(ds, 8, sampler=s)
+    net = DDP(torch.nn.Linear(2, 2).cuda(), device_ids=[g])
+    opt = torch.optim.SGD(net.parameters(), 0.1)
+    for i in range(2):
+        s.set_epoch(i)
+        for x, y in dl:
+            loss = net(x.cuda()).mean()
+            opt.zero_grad(); loss.backward(); opt.step()
+main()
+"#,
+        );
+    }
+
+    #[test]
+    fn folders_made_in_another_file_count() {
+        check_files(&[
+            (
+                "folders.py",
+                "
+import os
+def prepare(root, names):
+    for name in names:
+        os.mkdir(os.path.join(root, name))  # ~ shared-path-race
+",
+            ),
+            (
+                "main.py",
+                r#"
+import torch.distributed as dist
+from folders import prepare
+def main():
+    dist.init_process_group("gloo")
+    prepare("out", ["images", "weights"])
+    dist.barrier()
+if __name__ == "__main__":
+    main()
+"#,
+            ),
+        ]);
     }
 }

@@ -68,6 +68,7 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
     saved_through_wrapper(program, report, (&saved, &loaded), &others);
     loaded_into_wrapper(program, report, (&saved, &loaded), &others);
     loaded_in_part(program, report, (&saved, &loaded));
+    picked_in_part(program, report);
     pickled_whole(program, report);
     names_of_both(program, report);
 }
@@ -227,13 +228,49 @@ fn loaded_in_part(
     }
 }
 
+/// The same, of a part of the file: `{k: v for k, v in state.items() if ..}`.
+fn picked_in_part(program: &Program<'_>, report: &mut Report<'_>) {
+    for (event, call) in program.calls(Role::LoadStateDict) {
+        let lax = matches!(call.argument("strict"), Given::Known(a)
+            if a.value.single() == Some(program.terms().no));
+        let receiver = call.receiver.as_ref().and_then(Value::single);
+        let wrapper = receiver.and_then(|term| program.wrapper_of(term));
+        let state = call.value_at(0, "state_dict");
+        let (Some(_), Some(state), true) = (wrapper, state, lax) else { continue };
+        let is_picked = state.terms().all(|term| is_comprehension(program, term));
+        let from_file = !program.calls_behind(state, Role::Load).is_empty();
+        let text = &program.project().file(event.site.file).text;
+        if !is_picked || !from_file || speaks_of_prefix(text) || text.contains("replace(") {
+            continue;
+        }
+        let model = program.receiver_text(event).unwrap_or("the wrapper");
+        report
+            .at(event.site, format!("`strict=False` on the wrapper `{model}`"))
+            .level(Level::Warning)
+            .harm(Harm::Wrong)
+            .why("a file whose keys have no `module.` loads nothing at all, and nothing says so")
+            .help(format!("load into what is wrapped: `{model}.module.load_state_dict(..)`"));
+    }
+}
+
+/// A dict that a comprehension fills, its keys as they are.
+fn is_comprehension(program: &Program<'_>, term: Term) -> bool {
+    let Some(dict) = program.object_of(term).filter(|o| o.class == ObjectClass::Dict) else {
+        return false;
+    };
+    let text = program.text(dict.site);
+    let key = text.trim_start_matches('{').split(':').next().map(str::trim);
+    text.contains(" for ") && key.is_some_and(|key| key.chars().all(char::is_alphanumeric))
+}
+
 /// One state is what the other was, as far as the text tells.
 fn fits(program: &Program<'_>, saved: &SavedState<'_, '_>, loaded: &LoadedState<'_, '_>) -> bool {
     let files = [loaded.load.0.site.file, loaded.into.0.site.file];
-    if handle_prefix(program, files)
-        || !saved.slot.fits(loaded.slot)
-        || !program.can_both_hold_paths(saved.state.0.path, loaded.into.0.path)
-    {
+    if handle_prefix(program, files) || !saved.slot.fits(loaded.slot) {
+        return false;
+    }
+    let in_one_run = || program.can_both_hold_paths(saved.state.0.path, loaded.into.0.path);
+    if !in_one_run() && !are_modes(program, saved, loaded) {
         return false;
     }
     if is_same_file(program, saved, loaded) {
@@ -272,6 +309,25 @@ fn fits_elsewhere(program: &Program<'_>, saved: &ToldState, loaded: &ToldState) 
         }
         _ => false,
     }
+}
+
+/// `--train` and `--test` of one program: the model that is loaded is another one, made there.
+fn are_modes(
+    program: &Program<'_>,
+    saved: &SavedState<'_, '_>,
+    loaded: &LoadedState<'_, '_>,
+) -> bool {
+    let (saves, loads) = (saved.state.0, loaded.into.0);
+    let apart = program.frame(saves.frame).function != program.frame(loads.frame).function;
+    let once = |site: Site, role: Role| {
+        program.calls(role).filter(|(event, _)| event.site == site).count() == 1
+    };
+    let same = original(program, saved.model) == original(program, loaded.model);
+    program.object_of(loaded.model).is_some()
+        && apart
+        && !same
+        && once(saves.site, Role::StateDict)
+        && once(loads.site, Role::LoadStateDict)
 }
 
 fn file_names(program: &Program<'_>, call: &Call<'_>) -> Vec<String> {
@@ -805,6 +861,74 @@ for _ in range(3):
     net(torch.ones(2, 2)).sum().backward()
     torch.save(net.state_dict(), 'finetuned.pt')
 ",
+        );
+    }
+
+    #[test]
+    fn a_picked_state_in_a_wrapper_counts() {
+        check_python(
+            r#"
+import os
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torchvision.models import resnet18
+def load_pretrained(model, path):
+    ck = torch.load(path, map_location="cpu")
+    sd = {k: v for k, v in ck.items() if not k.startswith("fc.")}
+    model.load_state_dict(sd, strict=False)  # ~ state-dict-prefix-mismatch
+def main():
+    dist.init_process_group("nccl")
+    g = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(g)
+    torch.manual_seed(dist.get_rank())
+    net = resnet18(num_classes=4).cuda()
+    net = DDP(net, device_ids=[g])
+    load_pretrained(net, "r18.pth")
+    opt = torch.optim.SGD(net.parameters(), 0.1)
+    for _ in range(10):
+        loss = net(torch.randn(4, 3, 64, 64).cuda()).mean()
+        opt.zero_grad(); loss.backward(); opt.step()
+if __name__ == "__main__":
+    main()
+"#,
+        );
+    }
+
+    #[test]
+    fn two_modes_of_one_program_count() {
+        check_python(
+            r#"
+import argparse
+import torch
+import torch.nn as nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.f = nn.Linear(3, 2)
+    def forward(self, x):
+        return self.f(x)
+def train(path):
+    net = nn.DataParallel(Net()).cuda()
+    opt = torch.optim.Adam(net.parameters())
+    for _ in range(9):
+        loss = net(torch.randn(8, 3).cuda()).mean()
+        opt.zero_grad(); loss.backward(); opt.step()
+    torch.save({"model": net.state_dict(), "epoch": 9}, path)  # ~ state-dict-prefix-mismatch
+def test(path):
+    net = Net().cuda()
+    ck = torch.load(path)
+    net.load_state_dict(ck["model"])
+    net.eval()
+    with torch.no_grad():
+        print(net(torch.randn(1, 3).cuda()))
+if __name__ == "__main__":
+    p = argparse.ArgumentParser()
+    p.add_argument("--test", action="store_true")
+    p.add_argument("--path", default="ck.pt")
+    a = p.parse_args()
+    test(a.path) if a.test else train(a.path)
+"#,
         );
     }
 }

@@ -1,5 +1,6 @@
 use crate::analysis::facts::Wrapper;
 use crate::analysis::{Call, Event, EventKind, Term, TermKind, Value, Via};
+use crate::model::{BinaryOp, ExprKind};
 use crate::prelude::*;
 use crate::table::Role;
 
@@ -35,6 +36,28 @@ declare_rule! {
     /// loss = criterion(model(torch.ones(2, 8)), torch.ones(2, 1))
     /// (loss * dist.get_world_size()).backward()
     /// ```
+    /// ```rust bad
+    /// use tch::nn::{self, Module};
+    /// use tch::{Reduction, Tensor};
+    /// use tch_ddp::Ddp;
+    ///
+    /// fn step(ddp: &Ddp<nn::Linear>, opt: &mut nn::Optimizer, x: &Tensor) -> anyhow::Result<()> {
+    ///     let loss = ddp.run(|m| m.forward(x))?.mse_loss(x, Reduction::Sum);
+    ///     ddp.backward_step(opt, &loss)?; //~ summed-loss-scale
+    ///     Ok(())
+    /// }
+    /// ```
+    /// ```rust good
+    /// use tch::nn::{self, Module};
+    /// use tch::{Reduction, Tensor};
+    /// use tch_ddp::Ddp;
+    ///
+    /// fn step(ddp: &Ddp<nn::Linear>, opt: &mut nn::Optimizer, x: &Tensor) -> anyhow::Result<()> {
+    ///     let loss = ddp.run(|m| m.forward(x))?.mse_loss(x, Reduction::Mean);
+    ///     ddp.backward_step(opt, &loss)?;
+    ///     Ok(())
+    /// }
+    /// ```
     ///
     /// # Known limits
     /// A loss that is divided or multiplied by anything is silent: sums that are divided by a
@@ -44,26 +67,47 @@ declare_rule! {
         level: Level::Advice,
         harm: Harm::Wrong,
         tier: 3,
-        languages: PYTHON,
+        languages: BOTH,
         fix: FixKind::No,
         check,
     };
 }
 
 fn check(program: &Program<'_>, report: &mut Report<'_>) {
-    for (event, call) in program.calls(Role::Backward) {
-        let loss = call.receiver.as_ref().and_then(Value::single);
-        let Some(loss) = loss.filter(|&loss| comes_from_wrapper(program, loss)) else { continue };
-        let Some((made, _)) = summed(program, loss) else { continue };
+    let is_tch = program.language == Language::Rust;
+    let fused = program.calls(Role::FusedStep).filter(|_| is_tch);
+    for (event, call) in program.calls(Role::Backward).chain(fused) {
+        let Some(loss) = loss_of(program, call) else { continue };
+        if !comes_from_wrapper(program, loss) {
+            continue;
+        }
+        let made = if is_tch { summed_by_tch(program, loss) } else { summed(program, loss) };
+        let Some((made, _)) = made else { continue };
         report
             .at(event.site, "this loss is a sum, and the wrapper averages gradients over the ranks")
             .why(
                 "with n ranks the gradient is n times smaller than that of one process on all \
                   samples",
             )
-            .help("use the mean, or multiply the loss by `dist.get_world_size()`")
+            .help(if is_tch {
+                "use the mean, or multiply the loss by `group.world_size() as f64`"
+            } else {
+                "use the mean, or multiply the loss by `dist.get_world_size()`"
+            })
             .related(made.site, "summed here");
     }
+}
+
+/// The loss that gradients are taken of; of a loss that the runtime weights, nothing.
+fn loss_of(program: &Program<'_>, call: &Call<'_>) -> Option<Term> {
+    if program.language == Language::Python {
+        return call.receiver.as_ref()?.single();
+    }
+    let weights = call.receiver.as_ref().and_then(|r| program.object_in(r)).is_some_and(|object| {
+        program.outside_class(object).is_some_and(|name| name.ends_with("Weighted"))
+    });
+    let given = call.argument("loss").known().map(|a| &a.value);
+    given.or(call.receiver.as_ref()).filter(|_| !weights)?.single()
 }
 
 fn comes_from_wrapper(program: &Program<'_>, loss: Term) -> bool {
@@ -88,6 +132,51 @@ fn summed<'e, 'p>(program: &'e Program<'p>, loss: Term) -> Option<(&'e Event<'p>
         Role::Loss => (reduction(program, call)? == "sum").then_some((event, call)),
         _ => None,
     }
+}
+
+/// As `summed`, of tch: a loss that is told to sum, the sum of one for each sample, the sum of
+/// squares or absolute values, and several of them added.
+fn summed_by_tch<'e, 'p>(
+    program: &'e Program<'p>,
+    loss: Term,
+) -> Option<(&'e Event<'p>, &'e Call<'p>)> {
+    if let Some((BinaryOp::Add, left, right)) = program.arithmetic_of(loss) {
+        let first = summed_by_tch(program, left)?;
+        return summed_by_tch(program, right).map(|_| first);
+    }
+    let (event, call) = program.maker(loss)?;
+    let receiver = call.receiver.as_ref().and_then(Value::single);
+    match call.role {
+        Role::Loss => is_told(program, call, "Sum").then_some((event, call)),
+        Role::Reduce => {
+            let sums = call.name.is_some_and(|name| name.ends_with(".sum"));
+            let of_each = receiver
+                .and_then(|term| program.maker(term))
+                .is_some_and(|(_, made)| made.role == Role::Loss && is_told(program, made, "None"));
+            (sums && (of_each || sums_pointwise(event))).then_some((event, call))
+        }
+        Role::ChangeKind | Role::Passthrough => summed_by_tch(program, receiver?),
+        _ => None,
+    }
+}
+
+/// `Reduction::Sum`.
+fn is_told(program: &Program<'_>, call: &Call<'_>, reduction: &str) -> bool {
+    let told = call.argument("reduction").known().and_then(|a| a.value.single());
+    told.is_some_and(|told| {
+        matches!(program.terms().kind(told), TermKind::Outside(name) | TermKind::Apply(name, _)
+            if name.ends_with(&format!("Reduction.{reduction}")))
+    })
+}
+
+/// `(out - y).square().sum(..)`.
+fn sums_pointwise(event: &Event<'_>) -> bool {
+    let Some(ExprKind::Call { callee, .. }) = event.expr.map(|e| &e.kind) else { return false };
+    let ExprKind::Attribute { value, .. } = &callee.kind else { return false };
+    let ExprKind::Call { callee, .. } = &value.kind else { return false };
+    callee
+        .last_name()
+        .is_some_and(|name| matches!(&*name, "square" | "abs" | "pow" | "pow_tensor_scalar"))
 }
 
 /// What a loss function, or the object that is one, is told of its reduction.

@@ -73,9 +73,7 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
     if !program.is_distributed() || program.weights_by_counts() {
         return;
     }
-    if program.language == Language::Python {
-        divided_by_own_counts(program, report);
-    }
+    divided_by_own_counts(program, report);
     for (site, value) in program.batch_sizes() {
         if !program.depends_on_rank(&value) || only_evaluates(program, site) {
             continue;
@@ -131,9 +129,6 @@ fn divided_by_own_counts(program: &Program<'_>, report: &mut Report<'_>) {
             sums.insert(term, (event, call));
         }
     }
-    if sums.is_empty() {
-        return;
-    }
     let mut seen = FxHashSet::default();
     for (value, is_loss) in losses(program) {
         let quotients = program.live_terms(value).flat_map(|t| program.parts_of(t));
@@ -141,28 +136,49 @@ fn divided_by_own_counts(program: &Program<'_>, report: &mut Report<'_>) {
             if !seen.insert((term, is_loss)) {
                 continue;
             }
-            let TermKind::Binary(BinaryOp::Div, top, bottom) = *program.terms().kind(term) else {
+            let Some((BinaryOp::Div, top, bottom)) = program.arithmetic_of(term) else {
                 continue;
             };
             let parts = program.parts_of(bottom);
             let Some((count, call)) = parts.iter().find_map(|part| sums.get(part)) else {
+                let counted = parts.iter().find_map(|&part| counted_items(program, part));
+                if let Some(count) =
+                    counted.filter(|_| is_sum_of_losses(program, top, is_loss, &sums))
+                {
+                    tell_own_count(program, report, term, count);
+                }
                 continue;
             };
             let weighs = weighs_the_loss(program, top, count, &sums);
             if is_own_count(program, count, call, weighs)
                 && is_sum_of_losses(program, top, is_loss, &sums)
             {
-                tell_own_count(program, report, term, count);
+                tell_own_count(program, report, term, count.site);
             }
         }
     }
 }
 
-fn tell_own_count(program: &Program<'_>, report: &mut Report<'_>, term: Term, count: &Event<'_>) {
-    let text = program.text(count.site);
+/// `torch.as_tensor([sum(len(t["boxes"]) for t in targets)])`, or the number itself.
+fn counted_items(program: &Program<'_>, term: Term) -> Option<Site> {
+    let counts = |term: Term| match *program.terms().kind(term) {
+        TermKind::Opaque { site, .. } => program.text(site).starts_with("sum(len(").then_some(site),
+        _ => None,
+    };
+    if let Some(site) = counts(term) {
+        return Some(site);
+    }
+    let (_, made) = program.maker(term).filter(|(_, call)| call.role == Role::MakeTensor)?;
+    let data = made.arguments.iter().find(|a| a.position == Some(0))?.value.single()?;
+    let held = program.contents(data);
+    counts(data).or_else(|| held.iter().flat_map(Value::terms).find_map(counts))
+}
+
+fn tell_own_count(program: &Program<'_>, report: &mut Report<'_>, term: Term, count: Site) {
+    let text = program.text(count);
     report
         .at(
-            program.division_site(term).unwrap_or(count.site),
+            program.division_site(term).unwrap_or(count),
             format!("the loss is divided by this rank's own count `{text}`"),
         )
         .level(Level::Warning)
@@ -174,7 +190,7 @@ fn tell_own_count(program: &Program<'_>, report: &mut Report<'_>, term: Term, co
             "`all_reduce` the count, divide by it, and multiply by the number of ranks, which \
              the wrapper divides by",
         )
-        .related(count.site, "counted on this rank alone");
+        .related(count, "counted on this rank alone");
 }
 
 /// No dimension is kept: one number comes out.
@@ -190,7 +206,7 @@ fn takes_all(program: &Program<'_>, call: &Call<'_>) -> bool {
 /// former.
 fn losses<'a>(program: &'a Program<'_>) -> Vec<(&'a Value, bool)> {
     let mut found = Vec::new();
-    for role in [Role::Backward, Role::ScaleLoss] {
+    for role in [Role::Backward, Role::FusedStep, Role::ScaleLoss] {
         for (_, call) in program.calls(role) {
             found.extend(call.receiver.iter().map(|value| (value, true)));
             found.extend(call.arguments.iter().map(|a| (&a.value, true)));
@@ -233,9 +249,13 @@ fn is_own_count(program: &Program<'_>, event: &Event<'_>, call: &Call<'_>, weigh
     let has = |text: &str, words: &[&str]| words.iter().any(|word| text.contains(word));
     // A mask alone may count the same on every rank: patches left out at a fixed ratio.
     let is_mask = (weighs || text.contains("mask"))
-        && around.is_some_and(|around| has(&around, VARYING) || has(&around, &["label", "-100"]));
+        && around
+            .as_ref()
+            .is_some_and(|around| has(around, VARYING) || has(around, &["label", "-100"]));
+    // A mask of lengths may take its size from an output.
+    let of_lengths = is_mask && around.is_some_and(|around| around.contains("length"));
     taint.has(Taint::LOCAL.with(Taint::RANDOM))
-        && program.forwards_behind(counted).is_empty()
+        && (of_lengths || program.forwards_behind(counted).is_empty())
         && (compares || is_mask || has(&text, VARYING))
 }
 
@@ -309,7 +329,8 @@ impl<'p> Program<'p> {
                     let given = call.arguments.iter().find(is_size);
                     found.extend(given.map(|a| (event.site, a.value.clone())));
                 }
-                Role::Random if self.language == Language::Rust => {
+                // Where only some ranks draw, they draw as many.
+                Role::Random if self.language == Language::Rust && !self.is_guarded(event.path) => {
                     let size = self.random_batch(call);
                     found
                         .extend(size.map(|v| (self.trained_at(event.id).unwrap_or(event.site), v)));
@@ -342,10 +363,14 @@ impl<'p> Program<'p> {
 
     /// `Tensor::randint(n, [batch], ..)`: rows drawn at random.
     fn random_batch(&self, call: &Call<'p>) -> Option<Value> {
-        if !call.name?.contains("randint") {
-            return None;
-        }
-        let size = call.arguments.iter().find(|a| a.name.is_some_and(|n| &*n == "size"))?;
+        let name = call.name?.as_str().rsplit('.').next()?;
+        let size = match name {
+            "randint" | "randint_low" => {
+                call.arguments.iter().find(|a| a.name.is_some_and(|n| &*n == "size"))?
+            }
+            "rand" | "randn" => call.arguments.first()?,
+            _ => return None,
+        };
         self.contents(size.value.single()?).into_iter().next()
     }
 }
@@ -618,6 +643,77 @@ train = DataLoader([1, 2], batch_size=4)
 for x in train:
     pass
 ",
+        );
+    }
+
+    #[test]
+    fn a_number_of_boxes_counts() {
+        check_python(
+            r#"
+import os
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+class SetCriterion(nn.Module):
+    def forward(self, outputs, targets):
+        num_boxes = sum(len(t["boxes"]) for t in targets)
+        num_boxes = torch.as_tensor([num_boxes], dtype=torch.float, device=outputs.device)
+        gt = torch.cat([t["boxes"] for t in targets])
+        l1 = F.l1_loss(outputs[: len(gt)], gt, reduction="none")
+        return l1.sum() / num_boxes  # ~ uneven-batch-average
+def batch():
+    k = torch.randint(1, 4, (2,)).tolist()
+    return torch.randn(8, 4).cuda(), [{"boxes": torch.rand(n, 4).cuda()} for n in k]
+def main():
+    dist.init_process_group("nccl")
+    g = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(g)
+    torch.manual_seed(dist.get_rank())
+    net, crit = DDP(nn.Linear(4, 4).cuda(), device_ids=[g]), SetCriterion()
+    opt = torch.optim.SGD(net.parameters(), 0.1)
+    for _ in range(10):
+        x, t = batch()
+        loss = crit(net(x), t)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+if __name__ == "__main__":
+    main()
+"#,
+        );
+    }
+
+    #[test]
+    fn a_mask_of_lengths_counts() {
+        check_python(
+            r#"
+import os
+import torch
+import torch.nn.functional as F
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+def masked_l1(pred, target, lengths):
+    mask = torch.arange(pred.shape[1], device=pred.device)[None] < lengths[:, None]
+    diff = (pred - target).abs() * mask[..., None]
+    frames = mask.sum()
+    return diff.sum() / frames  # ~ uneven-batch-average
+def main():
+    dist.init_process_group("nccl")
+    g = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(g)
+    torch.manual_seed(dist.get_rank())
+    net = DDP(torch.nn.Linear(8, 8).cuda(), device_ids=[g])
+    opt = torch.optim.SGD(net.parameters(), 0.1)
+    for _ in range(10):
+        x = torch.randn(4, 20, 8).cuda()
+        n = torch.randint(5, 20, (4,)).cuda()
+        loss = masked_l1(net(x), x, n)
+        opt.zero_grad(); loss.backward(); opt.step()
+if __name__ == "__main__":
+    main()
+"#,
         );
     }
 }

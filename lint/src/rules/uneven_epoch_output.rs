@@ -314,4 +314,51 @@ for epoch in range(10):
 ",
         );
     }
+
+    #[test]
+    fn a_hook_in_another_file_counts() {
+        check_files(&[
+            (
+                "hooks.py",
+                r#"
+import torch
+class SaveHook:
+    def after_epoch(self, model, epoch, rank):
+        if rank == 0 and epoch % 5 == 0:
+            torch.save(model.module.state_dict(), f"{epoch}.pt")  # ~ uneven-epoch-output
+"#,
+            ),
+            (
+                "loaders.py",
+                "
+from torch.utils.data import DataLoader, DistributedSampler
+def loader(data, rank):
+    size = 1 if rank == 0 else 4
+    return DataLoader(data, batch_size=size, sampler=DistributedSampler(data))
+",
+            ),
+            (
+                "main.py",
+                r#"
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from hooks import SaveHook
+from loaders import loader
+def main(data):
+    dist.init_process_group("nccl")
+    rank = dist.get_rank()
+    model = DistributedDataParallel(torch.nn.Linear(2, 2).cuda())
+    batches, hook = loader(data, rank), SaveHook()
+    for epoch in range(100):
+        batches.sampler.set_epoch(epoch)
+        for x in batches:
+            model(x.cuda()).mean().backward()
+        hook.after_epoch(model, epoch, rank)
+if __name__ == "__main__":
+    main([1, 2, 3])
+"#,
+            ),
+        ]);
+    }
 }

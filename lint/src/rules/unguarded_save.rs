@@ -300,4 +300,76 @@ for epoch in range(3):
 ",
         );
     }
+
+    #[test]
+    fn methods_under_a_decorator_of_the_project_are_silent() {
+        check_files(&[
+            (
+                "comm.py",
+                "
+import functools
+import torch.distributed as dist
+def rank():
+    return dist.get_rank() if dist.is_initialized() else 0
+def only_master(fn):
+    @functools.wraps(fn)
+    def wrapper(*a, **k):
+        if rank() == 0:
+            return fn(*a, **k)
+    return wrapper
+",
+            ),
+            (
+                "io_.py",
+                r#"
+import pickle
+import torch
+from comm import only_master
+@only_master
+def dump(obj, path):
+    pickle.dump(obj, open(path, "wb"))
+class Saver:
+    def __init__(self, net):
+        self.net = net
+    @only_master
+    def __call__(self, tag):
+        torch.save(self.net.state_dict(), tag + ".pt")
+"#,
+            ),
+            (
+                "main.py",
+                r#"
+import os
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from io_ import Saver, dump
+class Ctx:
+    def __init__(self):
+        self.rank = dist.get_rank()
+    @property
+    def is_main(self):
+        return not self.rank
+def run():
+    dist.init_process_group("nccl")
+    g = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(g)
+    ctx = Ctx()
+    net = DDP(torch.nn.Linear(2, 2).cuda(), device_ids=[g])
+    opt = torch.optim.SGD(net.parameters(), 0.1)
+    saver = Saver(net.module)
+    log = open("log.txt", "a") if ctx.is_main else None
+    for i in range(10):
+        loss = net(torch.randn(4, 2).cuda()).mean()
+        opt.zero_grad(); loss.backward(); opt.step()
+        saver(f"w{i}")
+        if log is not None: log.write(str(loss.item()))
+    dump({"done": True}, "state.pkl")
+    if ctx.is_main:
+        torch.save(net.module.state_dict(), "final.pt")
+run()
+"#,
+            ),
+        ]);
+    }
 }

@@ -204,4 +204,79 @@ for _ in range(2):
 ",
         );
     }
+
+    #[test]
+    fn a_logger_in_another_file_counts() {
+        check_files(&[
+            (
+                "logger.py",
+                "
+from tensorboardX import SummaryWriter
+class Logger:
+    def __init__(self, cfg, rank):
+        self.tb = SummaryWriter(cfg.logdir) if cfg.tensorboard else None  # ~ unguarded-tracker
+    def log(self, k, v, s):
+        if self.tb is not None:
+            self.tb.add_scalar(k, v, s)
+",
+            ),
+            (
+                "main.py",
+                r#"
+import argparse
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch.nn.parallel import DistributedDataParallel as DDP
+from logger import Logger
+def run(rank, cfg):
+    dist.init_process_group("nccl", init_method="tcp://127.0.0.1:6", rank=rank, world_size=cfg.n)
+    torch.cuda.set_device(rank)
+    torch.manual_seed(rank)
+    lg = Logger(cfg, rank)
+    net = DDP(torch.nn.Linear(8, 8).cuda(), device_ids=[rank])
+    opt = torch.optim.SGD(net.parameters(), 0.1)
+    for i in range(10):
+        loss = net(torch.randn(4, 8).cuda()).pow(2).mean()
+        opt.zero_grad(); loss.backward(); opt.step()
+        lg.log("l", loss.item(), i)
+if __name__ == "__main__":
+    p = argparse.ArgumentParser()
+    p.add_argument("--logdir")
+    p.add_argument("--n", type=int)
+    p.add_argument("--tensorboard", action="store_true")
+    c = p.parse_args()
+    mp.spawn(run, (c,), c.n)
+"#,
+            ),
+        ]);
+    }
+
+    #[test]
+    fn a_mode_by_rank_is_silent() {
+        check_python(
+            r#"
+import os
+import torch
+import torch.distributed as dist
+import wandb
+from torch.nn.parallel import DistributedDataParallel as DDP
+def main(cfg):
+    dist.init_process_group("nccl")
+    rank, g = dist.get_rank(), int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(g)
+    torch.manual_seed(rank)
+    wandb.init(project="seg", config=cfg, mode="disabled" if rank else "online")
+    net = DDP(torch.nn.Linear(8, 8).cuda(), device_ids=[g])
+    opt = torch.optim.SGD(net.parameters(), 0.1)
+    for _ in range(10):
+        loss = net(torch.randn(4, 8).cuda()).pow(2).mean()
+        opt.zero_grad(); loss.backward(); opt.step()
+        if rank == 0:
+            wandb.log({"loss": loss.item()})
+if __name__ == "__main__":
+    main({"lr": 0.1})
+"#,
+        );
+    }
 }

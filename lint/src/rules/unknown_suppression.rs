@@ -36,3 +36,58 @@ declare_rule! {
 }
 
 fn check(_: &Program<'_>, _: &mut Report<'_>) {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_of_no_rule_counts() {
+        check_python("x = 1  # ddp-lint: allow(unguarded-saves)  # ~ unknown-suppression\n");
+        check_python(
+            "
+# ddp-lint: allow(E501)  # ~ unknown-suppression
+def train():
+    pass
+",
+        );
+    }
+
+    #[test]
+    fn a_name_in_the_spelling_of_a_module_counts() {
+        check_python("x = 1  # ddp-lint: allow(unguarded_save)  # ~ unknown-suppression\n");
+    }
+
+    #[test]
+    fn one_name_of_two_counts() {
+        check_python(
+            "
+import torch
+# ddp-lint: allow(data-parallel-in-use, data-parallel)  # ~ unknown-suppression
+net = torch.nn.DataParallel(torch.nn.Linear(2, 2))
+",
+        );
+    }
+
+    #[test]
+    fn each_file_is_looked_at() {
+        check_files(&[
+            ("a.py", "import b\n# ddp-lint: allow(nothing)  # ~ unknown-suppression\n"),
+            ("b.py", "x = 1  # ddp-lint: allow(anything)  # ~ unknown-suppression\n"),
+        ]);
+    }
+
+    #[test]
+    fn names_of_rules_are_silent() {
+        check_python(
+            "
+import torch
+net = torch.nn.DataParallel(torch.nn.Linear(2, 2))  # ddp-lint: allow(data-parallel-in-use)
+",
+        );
+        check_files(&[
+            ("a.py", "import b\n"),
+            ("b.py", "x = 1  # noqa: E501\ny = 2  # type: ignore[name]\n"),
+        ]);
+    }
+}

@@ -347,4 +347,36 @@ for epoch in range(3):
 ",
         );
     }
+
+    #[test]
+    fn a_vocabulary_built_in_another_file_counts() {
+        check_files(&[
+            (
+                "vocab.py",
+                r#"
+import json
+def build(lines, path):
+    with open(path, "w") as out:
+        json.dump(sorted({w for line in lines for w in line.split()}), out)
+def read(path):
+    with open(path) as text:  # ~ unordered-file-access
+        return json.load(text)
+"#,
+            ),
+            (
+                "main.py",
+                r#"
+import torch.distributed as dist
+from vocab import build, read
+def main(lines):
+    dist.init_process_group("gloo")
+    if dist.get_rank() == 0:
+        build(lines, "vocab.json")
+    return read("vocab.json")
+if __name__ == "__main__":
+    main(["a b", "b c"])
+"#,
+            ),
+        ]);
+    }
 }

@@ -51,6 +51,55 @@ declare_rule! {
     /// if torch.distributed.get_rank() == 0:
     ///     print(counts[0] / counts[1])
     /// ```
+    /// ```rust bad
+    /// use tch::nn::{self, Module};
+    /// use tch::{Kind, Tensor};
+    /// use tch_ddp::{Ddp, DistributedSampler, Launch, ProcessGroup};
+    ///
+    /// fn main() -> anyhow::Result<()> {
+    ///     let group = ProcessGroup::init(&Launch::from_env()?, Default::default())?;
+    ///     let vs = nn::VarStore::new(group.device());
+    ///     let net = nn::linear(vs.root(), 4, 4, Default::default());
+    ///     let ddp = Ddp::new(net, vs, &group, Default::default())?;
+    ///     let data = Tensor::read_npy("held_out.npy")?;
+    ///     let sampler = DistributedSampler::new(64, &group).shuffle(false);
+    ///     let (mut total, mut n) = (0., 0.);
+    ///     for rows in sampler.epoch(0) {
+    ///         let x = data.index_select(0, &rows);
+    ///         total += tch::no_grad(|| ddp.module().forward(&x)).sum(Kind::Float).double_value(&[]);
+    ///         n += 1.;
+    ///     }
+    ///     let mean = total / n; //~ unreduced-metric
+    ///     if group.is_main() {
+    ///         println!("{mean}");
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    /// ```rust good
+    /// use tch::nn::{self, Module};
+    /// use tch::{Kind, Tensor};
+    /// use tch_ddp::{Ddp, DistributedSampler, Launch, ProcessGroup};
+    ///
+    /// fn main() -> anyhow::Result<()> {
+    ///     let group = ProcessGroup::init(&Launch::from_env()?, Default::default())?;
+    ///     let vs = nn::VarStore::new(group.device());
+    ///     let net = nn::linear(vs.root(), 4, 4, Default::default());
+    ///     let ddp = Ddp::new(net, vs, &group, Default::default())?;
+    ///     let data = Tensor::read_npy("held_out.npy")?;
+    ///     let sampler = DistributedSampler::new(64, &group).shuffle(false);
+    ///     let mut total = Tensor::zeros([1], (Kind::Float, group.device()));
+    ///     for rows in sampler.epoch(0) {
+    ///         let x = data.index_select(0, &rows);
+    ///         total += tch::no_grad(|| ddp.module().forward(&x)).sum(Kind::Float);
+    ///     }
+    ///     group.all_reduce(&total)?;
+    ///     if group.is_main() {
+    ///         println!("{}", total.double_value(&[0]));
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
     ///
     /// # Known limits
     /// Running losses of the training loop are silent, schedulers aside. A collective over
@@ -60,28 +109,28 @@ declare_rule! {
         level: Level::Warning,
         harm: Harm::Wrong,
         tier: 2,
-        languages: PYTHON,
+        languages: BOTH,
         fix: FixKind::No,
         check,
     };
 }
 
 const REDUCE: &str = "add up sums and counts over ranks with `dist.all_reduce` before this";
+const REDUCE_TCH: &str = "add up sums and counts over ranks with `group.all_reduce` before this";
 
 fn check(program: &Program<'_>, report: &mut Report<'_>) {
     if !program.is_distributed() {
         return;
     }
     watched_by_a_scheduler(program, report);
-    for loader in program.loaders().filter(|l| program.is_sharded(l)) {
+    for loader in program.shares() {
         of_a_share(program, report, loader);
     }
 }
 
 /// `ReduceLROnPlateau` fed with a number of this rank alone.
 fn watched_by_a_scheduler(program: &Program<'_>, report: &mut Report<'_>) {
-    let shares: Vec<EventId> =
-        program.loaders().filter(|l| program.is_sharded(l)).filter_map(|l| l.event).collect();
+    let shares: Vec<EventId> = program.shares().filter_map(|l| l.event).collect();
     let trained: FxHashSet<EventId> = program.ddp_training().map(|(event, _)| event.id).collect();
     for (event, call) in program.calls(Role::SchedulerStep) {
         let watches = call.receiver.as_ref().is_some_and(|r| {
@@ -115,10 +164,10 @@ fn live_local<'a>(program: &'a Program<'_>, value: &'a Value) -> impl Iterator<I
 
 /// Metrics of a loop that evaluates on one rank's share.
 fn of_a_share(program: &Program<'_>, report: &mut Report<'_>, loader: &Object<'_>) {
-    let Some(made) = loader.event else { return };
+    let made = made_by(program, loader);
     let loops: Vec<&LoopNode> = program.loops_of_loader(loader).map(|(_, node)| node).collect();
     let trains = program.loops_of_loader(loader).any(|(id, _)| program.trains_in(id));
-    if loops.is_empty() || trains || is_gathered(program, made) {
+    if loops.is_empty() || trains || is_gathered(program, &made) {
         return;
     }
     let share = Share { program, made, loops };
@@ -132,18 +181,28 @@ fn of_a_share(program: &Program<'_>, report: &mut Report<'_>, loader: &Object<'_
         } else {
             "the sampler gives each rank other samples, and nothing adds up what they found"
         })
-        .help(REDUCE)
+        .help(if program.language == Language::Rust { REDUCE_TCH } else { REDUCE })
         .related(loader.site, "each rank takes only its share here");
     if site != event.site {
         draft.related(event.site, "it is used here");
     }
 }
 
+/// The events that stand for a loader behind its batches: of a sampler of tch-ddp its epochs.
+fn made_by(program: &Program<'_>, loader: &Object<'_>) -> Vec<EventId> {
+    let this = program.term_of(loader.id);
+    let epochs = program.calls(Role::SetEpoch).filter(|(_, call)| {
+        program.language == Language::Rust
+            && call.receiver.as_ref().is_some_and(|r| r.terms().any(|t| t == this))
+    });
+    loader.event.into_iter().chain(epochs.map(|(event, _)| event.id)).collect()
+}
+
 /// Some collective takes something of the loader.
-fn is_gathered(program: &Program<'_>, made: EventId) -> bool {
+fn is_gathered(program: &Program<'_>, made: &[EventId]) -> bool {
     program.calls(Role::Collective).any(|(_, call)| {
         let values = call.receiver.iter().chain(call.arguments.iter().map(|a| &a.value));
-        values.into_iter().any(|value| program.origins_of(value).contains(&made))
+        values.into_iter().any(|v| program.origins_of(v).iter().any(|o| made.contains(o)))
     }) || program.events().iter().any(|event| match &event.kind {
         EventKind::Call(call) => {
             matches!(call.role, Role::Framework | Role::Plain)
@@ -155,6 +214,11 @@ fn is_gathered(program: &Program<'_>, made: EventId) -> bool {
 
 fn is_length_of_all(program: &Program<'_>, term: Term, loader: &Object<'_>) -> bool {
     let data = program.made_with(loader, "dataset");
+    if program.language == Language::Rust {
+        // A sampler of tch-ddp is made with the length.
+        let is_data = data.is_some_and(|data| data.single() == Some(term));
+        return is_data && program.terms().as_const(term).is_none();
+    }
     match program.terms().kind(term) {
         TermKind::Apply(name, of) => {
             &**name == "len"
@@ -171,7 +235,7 @@ fn is_length_of_all(program: &Program<'_>, term: Term, loader: &Object<'_>) -> b
 /// One rank's share of the data, and the loops over it.
 struct Share<'a, 'p> {
     program: &'a Program<'p>,
-    made: EventId,
+    made: Vec<EventId>,
     loops: Vec<&'a LoopNode>,
 }
 
@@ -185,7 +249,7 @@ impl<'a, 'p> Share<'a, 'p> {
         let terms = self.program.terms();
         let is_it = |&term: &Term| {
             let origins = terms.origins(term);
-            origins.contains(&self.made)
+            self.made.iter().any(|made| origins.contains(made))
                 && origins.iter().any(|&origin| {
                     let event = self.program.event(origin);
                     matches!(event.kind, EventKind::Forward(_)) && self.is_inside(event)
@@ -233,10 +297,14 @@ impl<'a, 'p> Share<'a, 'p> {
     fn formed_at(&self, used: &Event<'p>, term: Term) -> Site {
         let function = |id| self.program.frame(id).function;
         let homes: Vec<_> = self.loops.iter().map(|node| function(node.frame)).collect();
-        let quotient = self.program.parts_of(term).into_iter().find_map(|part| {
-            let is_quotient =
-                matches!(self.program.terms().kind(part), TermKind::Binary(BinaryOp::Div, ..));
-            let site = self.program.division_site(part).filter(|_| is_quotient)?;
+        let parts = self.program.parts_of(term).into_iter();
+        let written = parts.filter_map(|part| {
+            let is_quotient = matches!(self.program.arithmetic_of(part), Some((BinaryOp::Div, ..)));
+            self.program.division_site(part).filter(|_| is_quotient)
+        });
+        let of_rust = self.program.language == Language::Rust;
+        let behind = of_rust.then(|| self.program.division_behind(term)).flatten();
+        let quotient = written.chain(behind).find(|&site| {
             let inside = |id| match function(id) {
                 Some(f) => f.file == site.file && self.program.function(f).span.contains(site.span),
                 None => self.program.frame(id).file == site.file,
@@ -246,7 +314,7 @@ impl<'a, 'p> Share<'a, 'p> {
                 .loops
                 .iter()
                 .any(|node| node.site.file == site.file && node.site.span.contains(site.span));
-            (near && !looped).then_some(site)
+            near && !looped
         });
         if let Some(site) = quotient {
             return site;

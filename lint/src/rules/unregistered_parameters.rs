@@ -1,6 +1,7 @@
 use rustc_hash::FxHashSet;
 
 use crate::analysis::{Call, EventKind, Object, ObjectClass, Term, TermKind};
+use crate::model::Expr;
 use crate::prelude::*;
 use crate::table::{Flag, Role};
 
@@ -106,7 +107,7 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
     let registered = registered(program);
     for event in program.events() {
         let EventKind::AttributeStore { of, name, value, .. } = &event.kind else { continue };
-        if !holds_parameters_of_a_model(program, *of) {
+        if !holds_parameters_of_a_model(program, *of, *name) {
             continue;
         }
         let Some(lost) = value.terms().find_map(|t| {
@@ -151,7 +152,7 @@ fn trainable_made(program: &Program<'_>, tensor: Term) -> Option<Site> {
 }
 
 /// A module of the project; in Rust an un-annotated struct that is one, or is wrapped.
-fn holds_parameters_of_a_model(program: &Program<'_>, of: Term) -> bool {
+fn holds_parameters_of_a_model(program: &Program<'_>, of: Term, name: Name) -> bool {
     let Some(object) = program.object_of(of) else { return false };
     let Some(class) = program.class_of(object) else { return false };
     if program.language == Language::Python {
@@ -164,7 +165,11 @@ fn holds_parameters_of_a_model(program: &Program<'_>, of: Term) -> bool {
         program.wrapper_kind(o.id).is_some()
             && program.wrapped_module(o.id).is_some_and(|m| m.terms().any(|t| t == of))
     });
-    !annotated && (is_wrapped || program.is_module_class(class))
+    let skipped = definition.fields.iter().any(|field| {
+        let text = |d: &Expr| program.text(Site { file: class.file, span: d.span });
+        field.name == name && field.decorators.iter().any(|d| text(d).contains("skip"))
+    });
+    (!annotated || skipped) && (is_wrapped || program.is_module_class(class))
 }
 
 fn is_plain_container(program: &Program<'_>, term: Term) -> bool {
@@ -459,5 +464,40 @@ fn main() -> anyhow::Result<()> {
 }
 "#,
         );
+    }
+
+    #[test]
+    fn experts_in_a_list_count() {
+        check_files(&[
+            (
+                "moe.py",
+                "
+import torch.nn as nn
+class Experts(nn.Module):
+    def __init__(self, width, n):
+        super().__init__()
+        self.gate = nn.Linear(width, n)
+        self.experts = [nn.Linear(width, width) for _ in range(n)]  # ~ unregistered-parameters
+    def forward(self, x):
+        weights = self.gate(x).softmax(-1)
+        return sum(w.unsqueeze(-1) * e(x) for w, e in zip(weights.unbind(-1), self.experts))
+",
+            ),
+            (
+                "main.py",
+                r#"
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+from moe import Experts
+def main():
+    torch.distributed.init_process_group("nccl")
+    net = DDP(Experts(8, 4).cuda())
+    for _ in range(10):
+        net(torch.randn(2, 8).cuda()).mean().backward()
+if __name__ == "__main__":
+    main()
+"#,
+            ),
+        ]);
     }
 }

@@ -1,3 +1,5 @@
+use rustc_hash::FxHashSet;
+
 use crate::analysis::facts::Wrapper;
 use crate::analysis::models::{Access, Around, Mention, RanIn};
 use crate::analysis::{
@@ -6,7 +8,7 @@ use crate::analysis::{
 use crate::model::{Expr, ExprKind, StmtKind};
 use crate::prelude::*;
 use crate::python::edit::Editor;
-use crate::table::Role;
+use crate::table::{Flag, Role};
 
 declare_rule! {
     /// A tensor that forward uses is a plain attribute, not a buffer.
@@ -141,12 +143,13 @@ fn check_random(program: &Program<'_>, report: &mut Report<'_>) {
     if !program.is_distributed() {
         return;
     }
+    let wrapped = wrapped(program);
     for event in program.events() {
         let EventKind::AttributeStore { of, name, value, augmented: false } = &event.kind else {
             continue;
         };
         let Some(kept) = value.single() else { continue };
-        if event.modes.forward.is_some() || !is_bare_model(program, *of) {
+        if event.modes.forward.is_some() || !is_bare_model(program, &wrapped, *of) {
             continue;
         }
         let Some(drawn) = drawn_alone(program, kept) else { continue };
@@ -162,31 +165,37 @@ fn check_random(program: &Program<'_>, report: &mut Report<'_>) {
     }
 }
 
-/// A struct that a wrapper holds, itself or in a field, and that is not annotated: the macro
-/// sees to the tensors of one that is.
-fn is_bare_model(program: &Program<'_>, of: Term) -> bool {
+/// A struct that a wrapper holds and that is not annotated: the macro sees to the tensors of one
+/// that is.
+fn is_bare_model(program: &Program<'_>, wrapped: &FxHashSet<Term>, of: Term) -> bool {
     let Some(class) = program.object_of(of).and_then(|o| program.class_of(o)) else { return false };
     let is_annotated = program
         .class(class)
         .decorators
         .iter()
         .any(|d| d.last_name().is_some_and(|n| &*n == "data_parallel"));
-    let holds = |value: &Value, term: Term| value.terms().any(|t| t == term);
-    let is_wrapped = |term: Term| {
-        program.objects().iter().any(|o| {
-            program.wrapper_kind(o.id).is_some()
-                && program.wrapped_module(o.id).is_some_and(|module| holds(module, term))
-        })
-    };
-    let is_part = || {
-        program.events().iter().any(|event| match &event.kind {
-            EventKind::AttributeStore { of: holder, value, .. } => {
-                holds(value, of) && is_wrapped(*holder)
+    !is_annotated && wrapped.contains(&of)
+}
+
+/// What wrappers hold: models, and what is in their fields or in lists that are fields.
+fn wrapped(program: &Program<'_>) -> FxHashSet<Term> {
+    let wrappers = program.objects().iter().filter(|o| program.wrapper_kind(o.id).is_some());
+    let modules = wrappers.filter_map(|o| program.wrapped_module(o.id));
+    let models: FxHashSet<Term> = modules.flat_map(Value::terms).collect();
+    let mut all = models.clone();
+    for event in program.events() {
+        let EventKind::AttributeStore { of, value, .. } = &event.kind else { continue };
+        if !models.contains(of) {
+            continue;
+        }
+        for part in value.terms() {
+            all.insert(part);
+            if program.object_of(part).is_some_and(|o| o.class == ObjectClass::List) {
+                all.extend(program.contents(part).iter().flat_map(Value::terms));
             }
-            _ => false,
-        })
-    };
-    !is_annotated && (is_wrapped(of) || is_part())
+        }
+    }
+    all
 }
 
 /// The call that drew a tensor, where nothing registered it and no seed makes it the same.
@@ -197,6 +206,9 @@ fn drawn_alone<'r, 'p>(program: &'r Program<'p>, kept: Term) -> Option<&'r Event
         let EventKind::Call(call) = &event.kind else { continue };
         match call.role {
             Role::Random => drawn = drawn.or(Some(event)),
+            Role::InitParameter if program.has_flag(call, Flag::Random) => {
+                drawn = drawn.or(Some(event));
+            }
             Role::RegisterParameter | Role::RegisterBuffer | Role::Collective => return None,
             _ => {}
         }
@@ -293,7 +305,9 @@ fn made_here(program: &Program<'_>, term: Term) -> Option<Vec<EventId>> {
     let terms = program.terms();
     let composed = match terms.kind(term) {
         TermKind::Binary(..) | TermKind::Negative(_) | TermKind::Apply(..) => true,
-        TermKind::Opaque { site, .. } => is_arithmetic(program, *site),
+        TermKind::Opaque { site, .. } => {
+            is_arithmetic(program, *site) || is_arithmetic_inside(program, *site)
+        }
         _ => false,
     };
     if !composed && !program.is_tensor(term) || program.requires_grad(term) {
@@ -330,6 +344,23 @@ fn is_arithmetic(program: &Program<'_>, site: Site) -> bool {
     };
     value.span == site.span
         && matches!(value.kind, ExprKind::Binary { .. } | ExprKind::Unary { .. })
+}
+
+/// The same inside a display or comprehension: `{k: torch.ones(k) / k for k in sizes}`.
+fn is_arithmetic_inside(program: &Program<'_>, site: Site) -> bool {
+    let statement = Editor::new(program.project().file(site.file)).statement_at(site.span);
+    let Some(StmtKind::Assign { value: Some(value), .. }) = statement.map(|s| &s.kind) else {
+        return false;
+    };
+    let is_filled = matches!(
+        value.kind,
+        ExprKind::Comprehension { .. } | ExprKind::Collection { .. } | ExprKind::Dict(_)
+    );
+    is_filled
+        && value.holds(&mut |e| {
+            e.span == site.span
+                && matches!(e.kind, ExprKind::Binary { .. } | ExprKind::Unary { .. })
+        })
 }
 
 /// Tensors without a dimension mix with those of any device.
@@ -871,5 +902,89 @@ net = torch.nn.parallel.DistributedDataParallel(Net())
 net(torch.ones(1, 4)).sum().backward()
 ",
         );
+    }
+
+    #[test]
+    fn kernels_in_a_dict_count() {
+        check_python(
+            r#"
+import torch
+from torch import nn
+import torch.nn.functional as F
+class Blur(nn.Module):
+    def __init__(self, sizes=(3, 5)):
+        super().__init__()
+        self.kernels = {k: torch.ones(1, 1, k) / k for k in sizes}  # ~ unregistered-tensor-state
+        self.sizes = sizes
+        self.mix = nn.Conv2d(1, 1, 1)
+    def forward(self, x):
+        for k in self.sizes:
+            x = F.conv2d(x, self.kernels[k], padding=k // 2)
+        return self.mix(x)
+if __name__ == "__main__":
+    net = nn.DataParallel(Blur().cuda())
+    opt = torch.optim.Adam(net.parameters())
+    for _ in range(20):
+        loss = net(torch.rand(8, 1, 16, 16).cuda()).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+"#,
+        );
+    }
+
+    #[test]
+    fn a_mask_of_a_part_in_another_file_counts() {
+        check_files(&[
+            (
+                "attention.py",
+                "
+import torch
+import torch.nn as nn
+class CausalAttention(nn.Module):
+    def __init__(self, dim, block):
+        super().__init__()
+        self.qkv = nn.Linear(dim, 3 * dim)
+        self.bias = torch.tril(torch.ones(block, block))  # ~ unregistered-tensor-state
+    def forward(self, x):
+        T = x.shape[1]
+        q, k, v = self.qkv(x).chunk(3, -1)
+        a = (q @ k.transpose(-2, -1)).masked_fill(self.bias[:T, :T] == 0, -1e9)
+        return a.softmax(-1) @ v
+",
+            ),
+            (
+                "gpt.py",
+                "
+import torch.nn as nn
+from attention import CausalAttention
+class GPT(nn.Module):
+    def __init__(self, n, dim, block):
+        super().__init__()
+        self.h = nn.ModuleList([CausalAttention(dim, block) for _ in range(n)])
+        self.ln = nn.LayerNorm(dim)
+    def forward(self, x):
+        for b in self.h:
+            x = x + b(x)
+        return self.ln(x)
+",
+            ),
+            (
+                "train.py",
+                r#"
+import torch
+from torch.nn import DataParallel
+from gpt import GPT
+model = GPT(2, 32, 16).to("cuda")
+model = DataParallel(model)
+opt = torch.optim.AdamW(model.parameters())
+for _ in range(10):
+    loss = model(torch.randn(8, 16, 32, device="cuda")).pow(2).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+"#,
+            ),
+        ]);
     }
 }

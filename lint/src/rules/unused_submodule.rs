@@ -85,6 +85,7 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
             check_part(program, report, wrapper, part);
         }
         check_chance(program, report, wrapper);
+        check_rounds(program, report, wrapper);
         check_outputs(program, report, wrapper);
     }
 }
@@ -341,7 +342,7 @@ fn dropped_items(program: &Program<'_>, event: &Event<'_>) -> Vec<(usize, Name)>
         ExprKind::Name(name) => Some((position, *name)),
         _ => None,
     });
-    names.filter(|(_, name)| &**name == "_" || !is_read(*name)).collect()
+    names.filter(|(_, name)| !is_read(*name)).collect()
 }
 
 /// How often a body reads a name, nested functions left out.
@@ -434,6 +435,34 @@ fn check_chance(program: &Program<'_>, report: &mut Report<'_>, wrapper: ObjectI
                 "run the layer always and scale its output by the draw, or wrap with \
                  `find_unused_parameters=True`",
             )
+            .related(program.object(wrapper).site, "the model is wrapped here");
+    }
+}
+
+/// Layers that run in some rounds only, by what the training loop passes: `"a" if i % 2 else "b"`.
+fn check_rounds(program: &Program<'_>, report: &mut Report<'_>, wrapper: ObjectId) {
+    let terms = program.terms();
+    let alternates = |kind: &TermKind| matches!(kind, TermKind::Binary(BinaryOp::Mod, ..));
+    for event in program.events() {
+        let EventKind::Test { condition, value } = &event.kind else { continue };
+        let is_inside = event.modes.wrapper == Some(wrapper) && event.modes.forward.is_some();
+        let whens = value.alternatives.iter().map(|a| a.when).chain([*condition]);
+        let by_round = || {
+            whens
+                .into_iter()
+                .any(|when| terms.taint(when) == Taint::NONE && program.mentions(when, &alternates))
+        };
+        if !is_inside || !event.modes.grad || !by_round() {
+            continue;
+        }
+        let Some(name) = layer_behind(program, event) else { continue };
+        report
+            .at(event.site, format!("`{name}` runs in some rounds of the training only"))
+            .why(
+                "in a round without it its parameters get no gradient, and \
+                 `DistributedDataParallel` raises at the next step",
+            )
+            .help("run all layers in each round, or wrap with `find_unused_parameters=True`")
             .related(program.object(wrapper).site, "the model is wrapped here");
     }
 }
@@ -892,6 +921,89 @@ net = torch.nn.parallel.DistributedDataParallel(Net())
 for _ in range(3):
     net(torch.ones(1, 2)).sum().backward()
 ",
+        );
+    }
+
+    #[test]
+    fn layers_of_another_file_count() {
+        check_files(&[
+            (
+                "net.py",
+                "
+import torch.nn as nn
+import torchvision
+class Retrieval(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.backbone = torchvision.models.resnet50()
+        self.neck = nn.Sequential(nn.Linear(2048, 256), nn.BatchNorm1d(256))
+        self.extra = nn.ModuleList([nn.Linear(256, 256) for _ in range(2)])  # ~ unused-submodule
+    def extract(self, x):
+        b = self.backbone
+        x = b.maxpool(b.relu(b.bn1(b.conv1(x))))
+        return b.layer4(b.layer3(b.layer2(b.layer1(x)))).mean((2, 3))
+    def forward(self, x):
+        return self.neck(self.extract(x))
+",
+            ),
+            (
+                "main.py",
+                r#"
+import os
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from net import Retrieval
+def main():
+    dist.init_process_group("nccl")
+    g = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(g)
+    torch.manual_seed(dist.get_rank())
+    m = DDP(Retrieval().cuda(), device_ids=[g])
+    opt = torch.optim.SGD(m.parameters(), 0.1)
+    for i in range(10):
+        loss = m(torch.randn(4, 3, 64, 64).cuda()).mean()
+        opt.zero_grad(); loss.backward(); opt.step()
+if __name__ == "__main__":
+    main()
+"#,
+            ),
+        ]);
+    }
+
+    #[test]
+    fn heads_that_take_turns_count() {
+        check_python(
+            r#"
+import os
+import torch
+import torch.nn as nn
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+class TwoHeads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.trunk = nn.Linear(8, 8)
+        self.seg = nn.Linear(8, 2)
+        self.depth = nn.Linear(8, 1)
+    def forward(self, x, task):
+        h = self.trunk(x)
+        if task == "seg":  # ~ unused-submodule
+            return self.seg(h)
+        return self.depth(h)
+def main():
+    dist.init_process_group("nccl")
+    g = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(g)
+    torch.manual_seed(dist.get_rank())
+    m = DDP(TwoHeads().cuda(), device_ids=[g])
+    opt = torch.optim.SGD(m.parameters(), 0.1)
+    for i in range(10):
+        loss = m(torch.randn(4, 8).cuda(), "seg" if i % 2 else "depth").mean()
+        opt.zero_grad(); loss.backward(); opt.step()
+if __name__ == "__main__":
+    main()
+"#,
         );
     }
 }

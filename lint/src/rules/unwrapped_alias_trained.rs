@@ -156,4 +156,114 @@ for x in range(3):
 ",
         );
     }
+
+    #[test]
+    fn the_old_name_in_a_spawned_worker_counts() {
+        check_python(
+            r#"
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch.nn.parallel import DistributedDataParallel
+def per_gpu(gpu, opts):
+    rank = opts.node * opts.gpus + gpu
+    dist.init_process_group("nccl", rank=rank, world_size=opts.world)
+    torch.cuda.set_device(gpu)
+    torch.manual_seed(rank)
+    tagger = torch.nn.Linear(300, 12).cuda()
+    ddp_tagger = DistributedDataParallel(tagger, device_ids=[gpu])
+    optimizer = torch.optim.Adagrad(ddp_tagger.parameters())
+    loss_fn = torch.nn.CrossEntropyLoss().cuda(gpu)
+    for _ in range(opts.iters):
+        x, y = torch.randn(16, 300).cuda(), torch.randint(12, (16,)).cuda()
+        scores = tagger(x)  # ~ unwrapped-alias-trained
+        loss = loss_fn(scores, y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+if __name__ == "__main__":
+    import argparse
+    p = argparse.ArgumentParser()
+    for f in ("--node", "--gpus", "--world", "--iters"):
+        p.add_argument(f, type=int, default=1)
+    o = p.parse_args()
+    mp.spawn(per_gpu, nprocs=o.gpus, args=(o,))
+"#,
+        );
+    }
+
+    #[test]
+    fn a_training_loop_in_another_file_counts() {
+        check_files(&[
+            (
+                "engine.py",
+                "
+def epoch(net, batches, opt):
+    for x in batches:
+        loss = net(x).square().mean()  # ~ unwrapped-alias-trained
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+",
+            ),
+            (
+                "main.py",
+                r#"
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+from engine import epoch
+def main():
+    torch.distributed.init_process_group("nccl")
+    net = torch.nn.Linear(4, 4).cuda()
+    parallel = DDP(net)
+    opt = torch.optim.SGD(parallel.parameters(), lr=0.1)
+    for _ in range(10):
+        epoch(net, [torch.randn(2, 4).cuda()], opt)
+if __name__ == "__main__":
+    main()
+"#,
+            ),
+        ]);
+    }
+
+    #[test]
+    fn the_old_name_for_state_and_samples_is_silent() {
+        check_python(
+            r#"
+import os
+import torch
+import torch.nn as nn
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+@torch.inference_mode()
+def sample(core, n):
+    core.eval()
+    z = torch.randn(n, 32, device="cuda")
+    imgs = core(z)
+    core.train()
+    return imgs
+def main():
+    dist.init_process_group("nccl")
+    g = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(g)
+    torch.manual_seed(g)
+    gen = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 64)).cuda()
+    model_without_ddp = gen
+    gen = DDP(gen, device_ids=[g])
+    ema = torch.optim.swa_utils.AveragedModel(model_without_ddp)
+    opt = torch.optim.Adam(model_without_ddp.parameters())
+    for it in range(100):
+        loss = gen(torch.randn(8, 32).cuda()).pow(2).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        ema.update_parameters(model_without_ddp)
+        if it % 50 == 0 and g == 0:
+            sample(gen.module, 4)
+            sample(ema.module, 4)
+if __name__ == "__main__":
+    main()
+"#,
+        );
+    }
 }

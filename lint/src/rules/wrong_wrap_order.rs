@@ -1,3 +1,4 @@
+use crate::analysis::devices::Device;
 use crate::analysis::facts::Wrapper;
 use crate::analysis::{Event, Reach, Term};
 use crate::prelude::*;
@@ -29,27 +30,81 @@ declare_rule! {
     /// dist.init_process_group("nccl")
     /// model = DDP(nn.Linear(8, 1))
     /// ```
+    /// ```rust bad
+    /// use tch::{nn, Device};
+    /// use tch_ddp::{Backend, Ddp, GroupOptions, Launch, ProcessGroup};
+    ///
+    /// fn main() -> anyhow::Result<()> {
+    ///     let options = GroupOptions { backend: Backend::Nccl, ..Default::default() };
+    ///     let group = ProcessGroup::init(&Launch::from_env()?, options)?;
+    ///     let vs = nn::VarStore::new(Device::Cpu);
+    ///     let net = nn::linear(vs.root(), 8, 1, Default::default());
+    ///     let ddp = Ddp::new(net, vs, &group, Default::default())?; //~ wrong-wrap-order
+    ///     Ok(())
+    /// }
+    /// ```
+    /// ```rust good
+    /// use tch::nn;
+    /// use tch_ddp::{Backend, Ddp, GroupOptions, Launch, ProcessGroup};
+    ///
+    /// fn main() -> anyhow::Result<()> {
+    ///     let options = GroupOptions { backend: Backend::Nccl, ..Default::default() };
+    ///     let group = ProcessGroup::init(&Launch::from_env()?, options)?;
+    ///     let vs = nn::VarStore::new(group.device());
+    ///     let net = nn::linear(vs.root(), 8, 1, Default::default());
+    ///     let ddp = Ddp::new(net, vs, &group, Default::default())?;
+    ///     Ok(())
+    /// }
+    /// ```
     ///
     /// # Known limits
     /// A move that changes nothing, such as `.cuda()` of a module that is on its device, is
     /// fine and silent. In Rust the wrapper owns the store, so that most of this does not
-    /// compile.
+    /// compile; what is left is a store that stays on the CPU.
     pub static RULE = {
         name: "wrong-wrap-order",
         level: Level::Error,
         harm: Harm::Crash,
         tier: 1,
-        languages: PYTHON,
+        languages: BOTH,
         fix: FixKind::No,
         check,
     };
 }
 
 fn check(program: &Program<'_>, report: &mut Report<'_>) {
+    if program.language == Language::Rust {
+        return store_on_cpu(program, report);
+    }
     before_group(program, report);
     converted_after(program, report);
     changed_after(program, report);
     state_before_move(program, report);
+}
+
+/// tch-ddp: the store is still on the CPU, and the group talks over NCCL.
+fn store_on_cpu(program: &Program<'_>, report: &mut Report<'_>) {
+    if !program.uses_only_nccl() {
+        return;
+    }
+    for (event, call) in program.calls(Role::WrapDdp) {
+        let store = call.argument("vs").known().and_then(|a| a.value.single());
+        let Some(made) = store.and_then(|store| program.object_of(store)) else { continue };
+        let device = program.made_with(made, "device");
+        let on_cpu = device.is_some_and(|device| program.devices(device) == [Device::Cpu]);
+        let moves = program.calls(Role::Move).any(|(moved, moving)| {
+            moved.id < event.id
+                && moving.receiver.as_ref().is_none_or(|r| r.terms().any(|t| Some(t) == store))
+        });
+        if !on_cpu || moves || program.is_orphan(event) {
+            continue;
+        }
+        report
+            .at(event.site, "the model is wrapped while its variables are on the CPU")
+            .why("the group talks over NCCL, which takes tensors on GPUs alone")
+            .help("make the store on this rank's device: `nn::VarStore::new(group.device())`")
+            .related(made.site, "the store is made on the CPU here");
+    }
 }
 
 /// The wrapper is made before the process group.
@@ -100,6 +155,17 @@ fn changed_after(program: &Program<'_>, report: &mut Report<'_>) {
             if object.event.is_none_or(|made| made >= event.id) {
                 continue;
             }
+            if role == Role::Move && stays_on_cpu(program, wrapper, event) {
+                report
+                    .at(object.site, "the model is wrapped before it is moved to its device")
+                    .why(
+                        "with `device_ids` all parameters must be on that device already: it \
+                         raises ValueError",
+                    )
+                    .help("move the model first, then wrap")
+                    .related(event.site, "moved here, later");
+                continue;
+            }
             let changes = role == Role::ChangeKind || never_moved(program, wrapper, event);
             if !changes {
                 continue;
@@ -113,6 +179,31 @@ fn changed_after(program: &Program<'_>, report: &mut Report<'_>) {
                 .related(object.site, "wrapped here");
         }
     }
+}
+
+/// The wrapper gets `device_ids`, and nothing put the module or a part of it on a device before.
+fn stays_on_cpu(
+    program: &Program<'_>,
+    wrapper: crate::analysis::ObjectId,
+    event: &Event<'_>,
+) -> bool {
+    let object = program.object(wrapper);
+    let ids = object.arguments.iter().find(|a| a.name.is_some_and(|n| &*n == "device_ids"));
+    let has_ids = ids.is_some_and(|a| a.value.single() != Some(program.terms().none));
+    let module = program.wrapped_module(wrapper).and_then(crate::analysis::Value::single);
+    let Some(module) = module.filter(|_| has_ids) else { return false };
+    let is_plain = program.object_of(module).is_some_and(|o| {
+        o.event.is_some() && !o.arguments.iter().any(|a| a.name.is_some_and(|n| &*n == "device"))
+    });
+    let parts = program.modules_within(module);
+    let moved = program.calls(Role::Move).any(|(earlier, call)| {
+        earlier.id < event.id
+            && call
+                .receiver
+                .as_ref()
+                .is_some_and(|r| r.terms().any(|t| parts.contains(&t) || !program.is_module(t)))
+    });
+    is_plain && !moved && !moved_between(program, module, event)
 }
 
 /// The wrapped module is made here, and nothing put it on a device before the wrap.
@@ -258,6 +349,139 @@ net = torch.nn.SyncBatchNorm.convert_sync_batchnorm(net)  # ~ wrong-wrap-order: 
 for _ in range(2):
     net(torch.ones(2)).sum().backward()
 ",
+        );
+    }
+
+    #[test]
+    fn a_factory_before_the_group_counts() {
+        check_files(&[
+            (
+                "launch.py",
+                r#"
+import torch.distributed as dist
+def start(url):
+    dist.init_process_group("nccl", init_method=url)
+"#,
+            ),
+            (
+                "models.py",
+                "
+import torch
+from torch.nn.parallel import DistributedDataParallel
+def make(width):
+    return DistributedDataParallel(torch.nn.Linear(width, width).cuda())  # ~ wrong-wrap-order
+",
+            ),
+            (
+                "main.py",
+                r#"
+import torch
+from launch import start
+from models import make
+def main():
+    net = make(8)
+    start("env://")
+    net(torch.randn(2, 8).cuda()).mean().backward()
+if __name__ == "__main__":
+    main()
+"#,
+            ),
+        ]);
+    }
+
+    #[test]
+    fn a_dtype_changed_in_another_file_counts() {
+        check_files(&[
+            (
+                "precision.py",
+                r#"
+def lower(model, wanted):
+    if wanted == "fp16":
+        return model.half()  # ~ wrong-wrap-order
+    return model
+"#,
+            ),
+            (
+                "main.py",
+                r#"
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+from precision import lower
+def main():
+    torch.distributed.init_process_group("nccl")
+    net = lower(DDP(torch.nn.Linear(4, 4).cuda()), "fp16")
+    net(torch.randn(2, 4).half().cuda()).mean().backward()
+if __name__ == "__main__":
+    main()
+"#,
+            ),
+        ]);
+    }
+
+    #[test]
+    fn a_move_behind_the_wrap_counts() {
+        check_python(
+            r#"
+import os
+import torch
+import torch.nn as nn
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+class App:
+    def build(self):
+        self.net = nn.Linear(4, 4)
+        self.net = DDP(self.net, device_ids=[self.dev.index])  # ~ wrong-wrap-order
+        self.net = self.net.to(self.dev)
+    def main(self):
+        dist.init_process_group("nccl")
+        g = int(os.environ["LOCAL_RANK"])
+        torch.cuda.set_device(g)
+        torch.manual_seed(dist.get_rank())
+        self.dev = torch.device("cuda", g)
+        self.build()
+        opt = torch.optim.SGD(self.net.parameters(), 0.1)
+        for _ in range(10):
+            loss = self.net(torch.randn(2, 4, device=self.dev)).mean()
+            opt.zero_grad(); loss.backward(); opt.step()
+if __name__ == "__main__":
+    App().main()
+"#,
+        );
+    }
+
+    #[test]
+    fn a_move_that_changes_nothing_is_silent() {
+        check_python(
+            r#"
+import os
+import torch
+import torch.nn as nn
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+def requires_grad(model, flag=True):
+    for p in model.parameters():
+        p.requires_grad = flag
+def main():
+    dist.init_process_group("nccl")
+    g = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(g)
+    torch.manual_seed(dist.get_rank())
+    gen, dis = nn.Linear(4, 4).cuda(), nn.Linear(4, 1).cuda()
+    og, od = torch.optim.Adam(gen.parameters()), torch.optim.Adam(dis.parameters())
+    gen, dis = DDP(gen, device_ids=[g]), DDP(dis, device_ids=[g])
+    gen.cuda()
+    gen.train()
+    for _ in range(10):
+        requires_grad(gen, False); requires_grad(dis, True)
+        with torch.no_grad():
+            fake = gen(torch.randn(4, 4).cuda())
+        ld = dis(fake).mean() - dis(torch.randn(4, 4).cuda()).mean()
+        od.zero_grad(); ld.backward(); od.step()
+        requires_grad(gen, True); requires_grad(dis, False)
+        lg = -dis(gen(torch.randn(4, 4).cuda())).mean()
+        og.zero_grad(); lg.backward(); og.step()
+main()
+"#,
         );
     }
 }

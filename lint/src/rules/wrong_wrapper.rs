@@ -1,5 +1,5 @@
 use crate::analysis::facts::Wrapper;
-use crate::analysis::{EventId, EventKind, Term, TermKind};
+use crate::analysis::{EventId, EventKind, PathId, Term, TermKind};
 use crate::prelude::*;
 use crate::table::Role;
 
@@ -59,6 +59,7 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
         if kind == Wrapper::Ddp
             && let (Some(module), Some(event)) = (module.single(), object.event)
             && let Some(frozen) = frozen_before(program, module, event)
+            && !asks_for_gradients(program, object.path)
         {
             report
                 .at(object.site, "no parameter of this module requires a gradient")
@@ -76,6 +77,14 @@ fn names(outer: Wrapper, inner: Wrapper) -> (&'static str, &'static str) {
         Wrapper::Dp => "DataParallel",
     };
     (name(outer), name(inner))
+}
+
+/// `if any(p.requires_grad for p in model.parameters())` around the wrap.
+fn asks_for_gradients(program: &Program<'_>, path: PathId) -> bool {
+    program.conditions(path).any(|node| {
+        let text = program.text(node.site);
+        text.lines().next().is_some_and(|test| test.contains("requires_grad"))
+    })
 }
 
 /// Where all parameters of a module were frozen before an event, and none of them thawed since,
@@ -272,6 +281,78 @@ net = torch.nn.parallel.DistributedDataParallel(Net())
 for _ in range(2):
     net(torch.ones(2)).sum().backward()
 ",
+        );
+    }
+
+    #[test]
+    fn a_factory_in_another_file_counts() {
+        check_files(&[
+            (
+                "build.py",
+                "
+import torch
+from torch import nn
+def backbone(width, gpus):
+    net = nn.Sequential(nn.Linear(width, width), nn.Tanh())
+    return nn.DataParallel(net) if gpus > 1 else net
+",
+            ),
+            (
+                "main.py",
+                r#"
+import os
+import torch
+from torch.nn.parallel import DistributedDataParallel
+from build import backbone
+def main():
+    torch.distributed.init_process_group("nccl")
+    gpu = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(gpu)
+    net = backbone(4, torch.cuda.device_count()).cuda()
+    net = DistributedDataParallel(net, device_ids=[gpu])  # ~ wrong-wrapper
+    net(torch.randn(2, 4).cuda()).mean().backward()
+if __name__ == "__main__":
+    main()
+"#,
+            ),
+        ]);
+    }
+
+    #[test]
+    fn a_wrap_that_asks_for_gradients_is_silent() {
+        check_python(
+            r#"
+import os
+import torch
+import torch.nn as nn
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+class Perc(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.vgg = nn.Conv2d(3, 3, 1).requires_grad_(False)
+        self.scale = nn.Parameter(torch.ones(1))
+    def forward(self, x):
+        return self.vgg(x).mean() * self.scale
+def wrap(m, g):
+    if any(p.requires_grad for p in m.parameters()):
+        return DDP(m, device_ids=[g])
+    return m
+def main():
+    dist.init_process_group("nccl")
+    g = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(g)
+    torch.manual_seed(dist.get_rank())
+    net = nn.Sequential(nn.Conv2d(3, 3, 3), nn.BatchNorm2d(3))
+    net = DDP(nn.SyncBatchNorm.convert_sync_batchnorm(net).cuda(), device_ids=[g])
+    crit = DDP(Perc().cuda(), device_ids=[g])
+    fixed = wrap(nn.Conv2d(3, 3, 1).cuda().requires_grad_(False), g)
+    opt = torch.optim.SGD([*net.parameters(), *crit.parameters()], 0.1)
+    for _ in range(10):
+        loss = crit(fixed(net(torch.rand(2, 3, 8, 8).cuda())))
+        opt.zero_grad(); loss.sum().backward(); opt.step()
+main()
+"#,
         );
     }
 }

@@ -63,6 +63,8 @@ private! {
     ['f] nn::FuncT<'f>, "nn::FuncT";
     ['m] dyn nn::Module + 'm, "dyn nn::Module";
     ['m] dyn nn::ModuleT + 'm, "dyn nn::ModuleT";
+    ['m] dyn nn::Module + Send + 'm, "dyn nn::Module";
+    ['m] dyn nn::ModuleT + Send + 'm, "dyn nn::ModuleT";
     [] tch::CModule, "CModule";
     [] tch::TrainableCModule, "TrainableCModule";
 }

@@ -3,15 +3,16 @@
 //! unless everything is in order; never touches values or storage.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
+use std::sync::{Mutex, PoisonError};
 
 use tch::nn::{Path, VarStore};
 use tch::{Device, Tensor};
 
 use super::store::{Identity, Known, place};
 use super::{Hidden, Place, Replicable, Role, Sink, Visitor};
-use crate::{Error, Result};
+use crate::{Error, Launch, Result};
 
 /// What a field turned out to hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,6 +61,20 @@ impl Registered {
     /// The names of the variables that `register` added, in the order of the fields.
     pub fn late(&self) -> impl Iterator<Item = &str> {
         self.entries.iter().filter(|entry| entry.late).filter_map(|entry| entry.name.as_deref())
+    }
+
+    /// Prints the warnings. Every rank finds the same, so one of them says it, and each once.
+    pub(crate) fn warn(&self) {
+        static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+        if Launch::from_env().is_ok_and(|launch| launch.rank() > 0) {
+            return;
+        }
+        let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+        for warning in &self.warnings {
+            if said.insert(warning.clone()) {
+                eprintln!("warning: {warning}");
+            }
+        }
     }
 }
 
@@ -115,11 +130,11 @@ pub fn register<M: Replicable + ?Sized>(model: &M, root: &Path<'_>) -> Result<Re
         let _ = path.add(last, variable.tensor, variable.trains);
     }
     warn_of_renamed(&Known::below(root), &mut registered.warnings);
-    print_once(&registered.warnings);
+    registered.warn();
     Ok(registered)
 }
 
-/// Compares the model with its store and changes neither: the pre-flight of `Ddp::new`.
+/// Compares the model with its store and changes neither: the pre-flight of `Ddp::checked`.
 ///
 /// # Errors
 /// Those of [`register`], and every tensor that `register` would have to add.
@@ -227,8 +242,8 @@ impl Survey {
                       `#[dp(skip)]` leaves it to each rank";
         if self.device.is_some() {
             self.report.warnings.push(format!(
-                "`{field}` is a float tensor that neither trains nor is in the store; it is now the \
-                 buffer `{}`, so that all ranks hold rank 0's values and checkpoints hold it: \
+                "`{field}` is a float tensor that neither trains nor is in the store; it is now \
+                 the buffer `{}`, so that all ranks hold rank 0's values and checkpoints hold it: \
                  {advice}",
                 dotted(place.name)
             ));
@@ -342,13 +357,4 @@ fn was_renamed(name: &str) -> bool {
     name.rsplit_once("__").is_some_and(|(stem, number)| {
         !stem.is_empty() && !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit())
     })
-}
-
-/// Every rank finds the same, so one of them says it.
-fn print_once(warnings: &[String]) {
-    if std::env::var("RANK").map_or(true, |rank| rank.trim() == "0") {
-        for warning in warnings {
-            eprintln!("warning: {warning}");
-        }
-    }
 }

@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::{Started, kill, run_state};
+use crate::repository;
 
 /// Numbers that look random.
 struct Dice(u64);
@@ -52,4 +53,17 @@ pub fn kill_at_random(started: &mut Started, logs: &Path, n_kills: usize, start_
         let (_, victim) = ranks[(dice.roll() * ranks.len() as f64) as usize];
         kill("KILL", victim as u32);
     }
+}
+
+/// As many attempts were killed as were to be, and the last one went on from a checkpoint.
+#[track_caller]
+pub fn was_resumed_after(n_kills: usize, logs: &Path) {
+    let state = run_state(logs).expect("the run has written its state");
+    let causes = state["root_causes"].as_array().expect("a list of root causes");
+    assert_eq!(causes.len(), n_kills);
+    for cause in causes {
+        assert_eq!(cause["how"]["signal"], 9, "{cause}");
+    }
+    let resumed = repository::read(&logs.join(format!("attempt_{n_kills}/0/stdout.log")));
+    assert!(!resumed.contains("begins at step 0\n"), "nothing was resumed: {resumed}");
 }

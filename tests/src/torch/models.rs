@@ -96,3 +96,16 @@ pub fn words(vs: &nn::VarStore) -> nn::SequentialT {
         .add(nn::layer_norm(&root / "norm", vec![8], nn::LayerNormConfig::default()))
         .add(nn::linear(&root / "head", 8, 11, nn::LinearConfig::default()))
 }
+
+/// Five linear layers, three of them of 1.4 MB: several gradient buckets.
+pub fn wide(vs: &nn::VarStore) -> nn::SequentialT {
+    const WIDTH: i64 = 600;
+    let mut net = nn::seq_t();
+    let widths = [N_INPUTS, WIDTH, WIDTH, WIDTH, WIDTH, N_TARGETS];
+    for (layer, pair) in widths.windows(2).enumerate() {
+        let path = vs.root() / format!("layer{layer}");
+        net = net.add(nn::linear(path, pair[0], pair[1], nn::LinearConfig::default()));
+        net = net.add_fn(Tensor::tanh);
+    }
+    net
+}

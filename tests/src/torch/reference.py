@@ -67,7 +67,20 @@ class Words(nn.Module):
         return self.head(self.norm(self.embed(x).mean(1)))
 
 
-MODELS = {"mlp": Mlp, "conv": Conv, "words": Words}
+class Wide(nn.Module):
+    def __init__(self):
+        super().__init__()
+        widths = [6, 600, 600, 600, 600, 2]
+        for layer, (inputs, outputs) in enumerate(zip(widths, widths[1:])):
+            setattr(self, f"layer{layer}", nn.Linear(inputs, outputs))
+
+    def forward(self, x):
+        for layer in self.children():
+            x = torch.tanh(layer(x))
+        return x
+
+
+MODELS = {"mlp": Mlp, "conv": Conv, "words": Words, "wide": Wide}
 OPTIMIZERS = {
     "sgd": lambda params, lr: torch.optim.SGD(params, lr, momentum=0.9),
     "adamw": lambda params, lr: torch.optim.AdamW(params, lr, weight_decay=0.01),

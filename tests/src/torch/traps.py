@@ -6,6 +6,7 @@ null), and the values of both ranks that show the damage. Rank 0 writes them to 
 
 import json
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -67,6 +68,14 @@ def other_order():
     return error, [ddp.module.a.grad.item(), ddp.module.b.grad.item()]
 
 
+def other_shapes():
+    # A group of its own, because the ranks part in it.
+    group = dist.new_group(timeout=timedelta(seconds=5))
+    module = nn.Linear(1, 1 + dist.get_rank(), bias=False)
+    error = attempt(lambda: DistributedDataParallel(module, process_group=group))
+    return error, list(module.weight.shape)
+
+
 def other_names():
     class Single(nn.Module):
         def __init__(self):
@@ -96,14 +105,6 @@ def kind_changed():
 
 
 def frozen_late():
-    class TwoLayers(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.second = model(), model()
-
-        def forward(self, x):
-            return self.first(x) + self.second(x)
-
     ddp = DistributedDataParallel(TwoLayers())
     ddp.module.second.requires_grad_(False)
     error = attempt(lambda: ddp(local_input()).sum().backward())
@@ -122,6 +123,62 @@ def bypassed():
     ddp = DistributedDataParallel(model())
     error = attempt(lambda: ddp.module(local_input()).sum().backward())
     return error, ddp.module.weight.grad.item()
+
+
+class TwoLayers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = model(), model()
+
+    def forward(self, x):
+        return self.first(x) + self.second(x)
+
+
+def added_late():
+    class Grown(TwoLayers):
+        def forward(self, x):
+            return super().forward(x) + self.late * x
+
+    module = Grown()
+    ddp = DistributedDataParallel(module)
+    module.late = nn.Parameter(torch.zeros(1))
+    return attempt(lambda: ddp(local_input()).sum().backward()), module.late.grad.item()
+
+
+def outside():
+    factor = torch.ones(1, requires_grad=True)
+
+    class Scaled(TwoLayers):
+        def forward(self, x):
+            return super().forward(x) * factor
+
+    ddp = DistributedDataParallel(Scaled())
+
+    def two_steps():
+        for _ in range(2):
+            factor.grad = None
+            ddp(local_input()).sum().backward()
+
+    return attempt(two_steps), factor.grad.item()
+
+
+def drifted():
+    ddp = DistributedDataParallel(TwoLayers())
+
+    def two_steps():
+        for _ in range(2):
+            ddp(local_input()).sum().backward()
+            if dist.get_rank() == 1:
+                with torch.no_grad():
+                    ddp.module.first.weight.add_(1e-3)
+
+    return attempt(two_steps), ddp.module.first.weight.item()
+
+
+def uneven_batches():
+    ddp = DistributedDataParallel(TwoLayers())
+    rows = torch.tensor([[1.0], [2.0, 2.0, 5.0]][dist.get_rank()]).unsqueeze(1)
+    return attempt(lambda: ddp(rows).mean().backward()), ddp.module.first.weight.grad.item()
 
 
 def joined_adam():
@@ -146,11 +203,16 @@ def joined_adam():
 TRAPS = [
     unused_parameter,
     other_order,
+    other_shapes,
     other_names,
     kind_changed,
     frozen_late,
     second_backward,
     bypassed,
+    added_late,
+    outside,
+    drifted,
+    uneven_batches,
     joined_adam,
 ]
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::cargo::{build_release, release_program, succeed};
+use crate::cargo::{release_linter, succeed};
 use crate::setup;
 use crate::workspace::Workspace;
 
@@ -21,9 +21,8 @@ pub(crate) fn run(workspace: &Workspace, folder: Option<PathBuf>, runs: usize) -
     if !folder.is_dir() {
         bail!("`{}` is no folder", folder.display());
     }
-    build_release(workspace, &["--package", "ddp-lint"])?;
+    let ours = release_linter(workspace)?;
     let ruff = ruff()?;
-    let ours = release_program(workspace, "ddp-lint");
     let mut contestants = [
         Contestant::new("ddp-lint check --isolated", &ours, &["check", "--isolated"]),
         Contestant::new(

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-use crate::cargo::{build_release, release_program};
+use crate::cargo::release_linter;
 use crate::workspace::Workspace;
 
 /// Prints the score; without the folder `../shared` it says so, which is no error.
@@ -16,8 +16,7 @@ pub(crate) fn run(workspace: &Workspace, repos: Option<&Path>) -> Result<()> {
         println!("score: skipped, there is no `../shared/score/score.py` beside this checkout");
         return Ok(());
     }
-    build_release(workspace, &["--package", "ddp-lint"])?;
-    let lint = format!("{} check", release_program(workspace, "ddp-lint").display());
+    let lint = format!("{} check", release_linter(workspace)?.display());
     for cases in ["cases", "rust-cases"] {
         let folder = shared.join(cases);
         println!("\n{cases}");

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::cargo::{build_release, release_program};
+use crate::cargo::release_linter;
 use crate::workspace::Workspace;
 use editor::Editor;
 use typing::Typist;
@@ -46,8 +46,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let program = if let Some(program) = &options.program {
         program.canonicalize().with_context(|| format!("no {}", program.display()))?
     } else {
-        build_release(workspace, &["--package", "ddp-lint"])?;
-        release_program(workspace, "ddp-lint")
+        release_linter(workspace)?
     };
     let folder = workspace.root().join("target/bench-server");
     let mut texts = generate(&workspace.root().join("fixtures"), &folder, options.lines)?;

@@ -1,34 +1,22 @@
-// A whole session over the protocol library that the editor's client is built on. DDP_LINT names the
-// program; without it the one that cargo built in this checkout is taken.
+// A whole session of the extension: the editor's own language client with the real server, in an
+// editor without windows. DDP_LINT names the program; without it the one that cargo built in this
+// checkout is taken.
 import assert from "node:assert/strict";
-import * as child_process from "node:child_process";
 import * as fs from "node:fs";
 import * as os from "node:os";
 import * as path from "node:path";
 import { after, before, test } from "node:test";
-import { pathToFileURL } from "node:url";
-import {
-  CodeAction,
-  CodeActionRequest,
-  createProtocolConnection,
-  Diagnostic,
-  DidChangeTextDocumentNotification,
-  DidOpenTextDocumentNotification,
-  DocumentDiagnosticReportKind,
-  DocumentDiagnosticRequest,
-  ExitNotification,
-  InitializedNotification,
-  InitializeRequest,
-  ProtocolConnection,
-  ShutdownRequest,
-  StreamMessageReader,
-  StreamMessageWriter,
-} from "vscode-languageserver-protocol/node";
-import { TextDocument } from "vscode-languageserver-textdocument";
+import { setTimeout as sleep } from "node:timers/promises";
+import type { Diagnostic, TextDocument } from "vscode";
 
+import { activate, deactivate } from "../src/extension";
+import editor = require("./editor");
+
+const { person } = editor;
 const BUILT = path.resolve("../../../target/debug/ddp-lint");
 const program = process.env.DDP_LINT ?? BUILT;
 const skip = fs.existsSync(program) ? false : `no ${program}: build it with cargo, or set DDP_LINT`;
+const LIMIT_MS = 60_000;
 
 const CLEAN = 'if __name__ == "__main__":\n    x = "é🦀"\n';
 const FAULT = CLEAN.replace(/\n$/, "  # ddp-lint: allow(unknown-suppression)\n");
@@ -50,10 +38,6 @@ def build():
 `;
 
 let folder: string;
-let server: child_process.ChildProcess;
-let connection: ProtocolConnection;
-
-const uri = (name: string) => pathToFileURL(path.join(folder, name)).toString();
 
 before(async () => {
   if (skip) {
@@ -64,92 +48,65 @@ before(async () => {
   for (const [name, text] of Object.entries(files)) {
     fs.writeFileSync(path.join(folder, name), text);
   }
-  server = child_process.spawn(program, ["server"], {
-    env: { ...process.env, XDG_CACHE_HOME: path.join(folder, ".cache") },
-    stdio: ["pipe", "pipe", "inherit"],
-  });
-  connection = createProtocolConnection(
-    new StreamMessageReader(server.stdout!),
-    new StreamMessageWriter(server.stdin!),
-  );
-  connection.listen();
-  const result = await connection.sendRequest(InitializeRequest.type, {
-    processId: process.pid,
-    rootUri: null,
-    workspaceFolders: [{ uri: pathToFileURL(folder).toString(), name: "scratch" }],
-    capabilities: { textDocument: { diagnostic: {} } },
-  });
-  assert.ok(result.capabilities.diagnosticProvider);
-  await connection.sendNotification(InitializedNotification.type, {});
+  process.env.XDG_CACHE_HOME = path.join(folder, ".cache");
+  person.openFolder(folder);
+  person.configuration.set("path", program);
+  await activate({ subscriptions: [] } as never);
 });
 
 after(async () => {
   if (skip) {
     return;
   }
-  const ended = new Promise((resolve) => server.on("exit", resolve));
-  await connection.sendRequest(ShutdownRequest.type);
-  await connection.sendNotification(ExitNotification.type);
-  assert.equal(await ended, 0);
+  await deactivate();
   fs.rmSync(folder, { recursive: true });
 });
 
-async function open(name: string, text: string): Promise<void> {
-  await connection.sendNotification(DidOpenTextDocumentNotification.type, {
-    textDocument: { uri: uri(name), languageId: "python", version: 1, text },
-  });
+const open = (name: string, text: string) => person.open(path.join(folder, name), text);
+
+/** The diagnostics of a document, once there are so many. */
+async function see(document: TextDocument, n: number): Promise<Diagnostic[]> {
+  const until = Date.now() + LIMIT_MS;
+  while (person.seen(document).length !== n) {
+    assert.ok(Date.now() < until, JSON.stringify([person.seen(document), person.logged]));
+    await sleep(20);
+  }
+  return person.seen(document);
 }
 
-async function change(name: string, version: number, text: string): Promise<void> {
-  await connection.sendNotification(DidChangeTextDocumentNotification.type, {
-    textDocument: { uri: uri(name), version },
-    contentChanges: [{ text }],
-  });
-}
+/** The rule's name. */
+const rule = (diagnostic: Diagnostic) => (diagnostic.code as { value: string }).value;
 
-async function pull(name: string): Promise<Diagnostic[]> {
-  const report = await connection.sendRequest(DocumentDiagnosticRequest.type, {
-    textDocument: { uri: uri(name) },
-  });
-  assert.equal(report.kind, DocumentDiagnosticReportKind.Full);
-  return report.kind === DocumentDiagnosticReportKind.Full ? report.items : [];
-}
-
-/** The text after the preferred fix of a diagnostic. */
-async function mend(name: string, text: string, diagnostic: Diagnostic): Promise<string> {
-  const actions = (await connection.sendRequest(CodeActionRequest.type, {
-    textDocument: { uri: uri(name) },
-    range: diagnostic.range,
-    context: { diagnostics: [diagnostic] },
-  })) as CodeAction[];
-  const preferred = actions.find((action) => action.isPreferred);
-  const edits = preferred?.edit?.changes?.[uri(name)] ?? [];
-  assert.ok(edits.length > 0, JSON.stringify(actions));
-  const document = TextDocument.create(uri(name), "python", 0, text);
-  return TextDocument.applyEdits(document, edits);
-}
-
-test("a fault is seen, mended and gone", { skip }, async () => {
-  await open("a.py", CLEAN);
-  assert.deepEqual(await pull("a.py"), []);
-  await change("a.py", 2, FAULT);
-  const [diagnostic] = await pull("a.py");
-  assert.equal(diagnostic.code, "unused-suppression");
-  const mended = await mend("a.py", FAULT, diagnostic);
+test("a fault is seen, explained, mended and gone", { skip }, async () => {
+  let document = open("a.py", CLEAN);
+  document = person.type(document, FAULT);
+  const [fault] = await see(document, 1);
+  assert.equal(rule(fault), "unused-suppression");
+  assert.match(await person.hover(document, fault.range.start), /unused-suppression/);
+  const mended = await person.mend(document, fault);
   assert.equal(mended, CLEAN);
-  await change("a.py", 3, mended);
-  assert.deepEqual(await pull("a.py"), []);
+  document = person.type(document, mended);
+  await see(document, 0);
 });
 
 test("an unsaved change in one file is a fault in another, and is mended there", { skip }, async () => {
-  await open("train.py", TRAIN);
-  assert.deepEqual(await pull("train.py"), []);
-  await open("model.py", MODEL);
-  await change("model.py", 2, MODEL.replace("return Net()", "return torch.nn.DataParallel(Net())"));
-  const [fault] = await pull("train.py");
-  assert.equal(fault.code, "attribute-of-wrapped-model");
-  const mended = await mend("train.py", TRAIN, fault);
+  let train = open("train.py", TRAIN);
+  let model = open("model.py", MODEL);
+  model = person.type(model, MODEL.replace("return Net()", "return torch.nn.DataParallel(Net())"));
+  const [fault] = await see(train, 1);
+  assert.equal(rule(fault), "attribute-of-wrapped-model");
+  const mended = await person.mend(train, fault);
   assert.equal(mended, TRAIN.replace("model.classes", "model.module.classes"));
-  await change("train.py", 2, mended);
-  assert.deepEqual(await pull("train.py"), []);
+  train = person.type(train, mended);
+  await see(train, 0);
+});
+
+test("a program that does not start is named, and a right path starts it again", { skip }, async () => {
+  person.configuration.set("path", path.join(folder, "missing"));
+  await person.run("ddp-lint.restart");
+  const told = person.logged.filter((text) => text.includes("could not be started"));
+  assert.match(told.join("\n"), /missing/);
+  person.configuration.set("path", program);
+  await person.run("ddp-lint.restart");
+  await see(open("again.py", FAULT), 1);
 });

@@ -23,6 +23,9 @@ impl<'p> Interpreter<'p> {
         if let Some(value) = self.global(file, name) {
             return value;
         }
+        if let Some(imported) = self.imported_macro(file, name) {
+            return self.value(imported);
+        }
         let term = match &*name {
             "Self" if self.is_rust() => match self.frame().class {
                 Some(class) => self.terms.make(TermKind::Class(class)),
@@ -32,6 +35,21 @@ impl<'p> Interpreter<'p> {
             _ => self.terms.make(TermKind::Outside(name)),
         };
         self.value(term)
+    }
+
+    /// `info!` under `use log::info`.
+    fn imported_macro(&mut self, file: crate::model::FileId, name: Name) -> Option<Term> {
+        let bare = name.strip_suffix('!').filter(|_| self.is_rust())?;
+        let found = self.global(file, Name::new(bare))?.single()?;
+        match *self.terms.kind(found) {
+            TermKind::Outside(path) => {
+                let path = Name::new(&format!("{path}!"));
+                // What guards its arguments is no call of them.
+                let is_plain = self.table.get(path).is_some_and(|r| r.role != Role::MainOnly);
+                is_plain.then(|| self.terms.make(TermKind::Outside(path)))
+            }
+            _ => None,
+        }
     }
 
     fn local(&self, name: Name) -> Option<Value> {

@@ -7,7 +7,7 @@ use super::{Frame, Interpreter, Key, ObjectClass};
 use crate::analysis::event::{
     ArgumentValue, Call, EventId, EventKind, Forward, Modes, Node, Tree, Via,
 };
-use crate::analysis::term::{FrameId, FunctionRef, ObjectId, Taint, Term, TermKind};
+use crate::analysis::term::{ClassRef, FrameId, FunctionRef, ObjectId, Taint, Term, TermKind};
 use crate::analysis::value::{Alternative, Value};
 use crate::model::{
     Argument, Expr, ExprKind, Function, Name, Parameter, ParameterKind, Site, Spread, Stmt,
@@ -100,7 +100,7 @@ impl<'p> Interpreter<'p> {
                 continue;
             }
             if argument.spread == Spread::Keywords
-                && let Some(named) = value.single().and_then(|t| self.known_items(t))
+                && let Some((named, is_whole)) = value.single().and_then(|t| self.known_items(t))
             {
                 values.extend(named.into_iter().map(|(name, value)| ArgumentValue {
                     name: Some(name),
@@ -109,7 +109,9 @@ impl<'p> Interpreter<'p> {
                     value,
                     spread: false,
                 }));
-                continue;
+                if is_whole {
+                    continue;
+                }
             }
             let spread = argument.spread != Spread::No;
             let at = (argument.name.is_none() && !spread).then_some(position);
@@ -312,12 +314,17 @@ impl<'p> Interpreter<'p> {
             result: self.nothing(),
         };
         let told = self.modes.forward.is_none() || via != Via::Bare;
-        let event = told.then(|| self.push_event(EventKind::Forward(forward), site, expr));
         let modes = self.modes;
+        let callee = method.or_else(|| self.forward_of(module));
+        if let Some(callee) = callee {
+            self.apply_marks(callee.function);
+        }
+        let event = told.then(|| self.push_event(EventKind::Forward(forward), site, expr));
+        self.modes = modes;
         if let Via::Wrapper(wrapper) = via {
             self.modes.wrapper = Some(wrapper);
         }
-        let ran = match method.or_else(|| self.forward_of(module)) {
+        let ran = match callee {
             Some(mut callee) => {
                 callee.bound = Some(self.stored_on(callee.bound.unwrap_or(module)));
                 Some(self.call_function(callee, &arguments, site, Some(())))
@@ -416,6 +423,12 @@ impl<'p> Interpreter<'p> {
                     let marked = self.marked(event, site);
                     self.add_item(term, &marked);
                 }
+                if let ObjectClass::Project(class) = class
+                    && self.is_rust()
+                    && !self.is_module_class(class)
+                {
+                    self.mark_fields(term, class, event, site);
+                }
                 term
             }
             TermKind::Const(_) | TermKind::Function { .. } | TermKind::Class(_) => term,
@@ -427,6 +440,23 @@ impl<'p> Interpreter<'p> {
                 origins.sort_unstable();
                 self.terms.opaque(site, self.frame.0 | 1 << 31, taint, &origins)
             }
+        }
+    }
+
+    /// What the fields of a struct hold that a forward gave comes from that forward.
+    fn mark_fields(&mut self, of: Term, class: ClassRef, event: EventId, site: Site) {
+        let definition = self.project.file(class.file).module.class(class.index);
+        for (position, field) in definition.fields.iter().enumerate() {
+            let key = Key::Attribute(of, field.name);
+            let Some(mut value) = self.read(&key) else { continue };
+            let mut at = site;
+            at.span.end = at.span.end.saturating_add(position as u32 + 1);
+            for alternative in &mut value.alternatives {
+                if !matches!(self.terms.kind(alternative.term), TermKind::Object(_)) {
+                    alternative.term = self.term_with_origin(alternative.term, event, at);
+                }
+            }
+            self.write(key, value);
         }
     }
 
@@ -536,6 +566,11 @@ impl<'p> Interpreter<'p> {
         site: Site,
         as_forward: Option<()>,
     ) -> Value {
+        if as_forward.is_none()
+            && let Some(value) = self.call_decorated(callee, arguments, site)
+        {
+            return value;
+        }
         let definition = self.function(callee.function);
         if let Some(made) = self.make_generator(callee, arguments, definition, site) {
             return made;
@@ -648,9 +683,7 @@ impl<'p> Interpreter<'p> {
         orphan: bool,
     ) -> FrameId {
         let definition = self.function(callee.function);
-        let class = definition
-            .class
-            .map(|index| crate::analysis::term::ClassRef { file: callee.function.file, index });
+        let class = definition.class.map(|index| ClassRef { file: callee.function.file, index });
         let class = class.or_else(|| self.class_by_impl(callee.function));
         let class = class.or_else(|| self.receiver_class(callee.bound)).or_else(|| {
             let closure = callee.closure?;
@@ -686,7 +719,7 @@ impl<'p> Interpreter<'p> {
         id
     }
 
-    fn receiver_class(&self, bound: Option<Term>) -> Option<crate::analysis::term::ClassRef> {
+    fn receiver_class(&self, bound: Option<Term>) -> Option<ClassRef> {
         match *self.terms.kind(bound?) {
             TermKind::Class(class) => Some(class),
             TermKind::Object(id) => match self.object(id).class {

@@ -1,10 +1,13 @@
 //! Classes of the project: definition, lookup of members, instances.
 
+use super::call::Callee;
 use super::{ClassInfo, Frame, Interpreter, Key, ObjectClass};
 use crate::analysis::event::ArgumentValue;
 use crate::analysis::term::{ClassRef, FrameId, FunctionRef, Term, TermKind};
 use crate::analysis::value::Value;
-use crate::model::{ClassIndex, FunctionIndex, Language, Name, Site};
+use crate::model::{
+    ClassIndex, Expr, ExprKind, FunctionIndex, Language, Name, ParameterKind, Site,
+};
 use crate::table::Role;
 
 use rustc_hash::FxHashMap;
@@ -52,7 +55,90 @@ impl<'p> Interpreter<'p> {
     ) -> Term {
         let function = FunctionRef { file, index };
         self.apply_outside_decorators(function);
+        let decorators = self.project_decorators(function);
+        if !decorators.is_empty() {
+            self.method_decorators.insert(function, decorators);
+        }
         self.terms.make(TermKind::Function { function, closure, bound: None })
+    }
+
+    /// The decorators that are functions of the project, innermost first.
+    fn project_decorators(&mut self, function: FunctionRef) -> Vec<(&'p Expr, Term)> {
+        let definition = self.function(function);
+        let mut found = Vec::new();
+        for decorator in definition.decorators.iter().rev() {
+            let is_function = |this: &Self, t: Term| {
+                matches!(this.terms.kind(t), TermKind::Function { bound: None, .. })
+            };
+            let callee = decorator_path(decorator).and_then(|p| self.eval_quietly(p).single());
+            if callee.is_some_and(|t| is_function(self, t))
+                && let Some(term) = self.eval(decorator).single().filter(|&t| is_function(self, t))
+            {
+                found.push((decorator, term));
+            }
+        }
+        found
+    }
+
+    /// Calls a method through the decorators that the project put on it.
+    pub(super) fn call_decorated(
+        &mut self,
+        callee: Callee,
+        arguments: &[ArgumentValue<'p>],
+        site: Site,
+    ) -> Option<Value> {
+        let decorators = self.method_decorators.get(&callee.function)?.clone();
+        if callee.bound.is_none() || self.bare_methods.contains(&callee.function) {
+            return None;
+        }
+        self.bare_methods.push(callee.function);
+        let value = self.run_decorated(callee, &decorators, arguments, site);
+        self.bare_methods.pop();
+        value
+    }
+
+    fn run_decorated(
+        &mut self,
+        callee: Callee,
+        decorators: &[(&'p Expr, Term)],
+        arguments: &[ArgumentValue<'p>],
+        site: Site,
+    ) -> Option<Value> {
+        let wrapped = self.wrapped_by(Callee { bound: None, ..callee }, decorators, site)?;
+        let takes_self = self
+            .function(wrapped.function)
+            .parameters
+            .first()
+            .is_some_and(|p| p.kind == ParameterKind::Positional);
+        if takes_self {
+            let callee = Callee { bound: callee.bound, ..wrapped };
+            return Some(self.call_function(callee, arguments, site, None));
+        }
+        // `def wrapper(*args, **kwargs)` gives on whatever comes: here the bound method does.
+        let wrapped = self.wrapped_by(callee, decorators, site)?;
+        Some(self.call_function(wrapped, arguments, site, None))
+    }
+
+    /// What decorators make of a function, if that is a function again.
+    fn wrapped_by(
+        &mut self,
+        callee: Callee,
+        decorators: &[(&'p Expr, Term)],
+        site: Site,
+    ) -> Option<Callee> {
+        let Callee { function, closure, bound } = callee;
+        let mut term = self.terms.make(TermKind::Function { function, closure, bound });
+        for &(expr, decorator) in decorators {
+            let value = self.value(term);
+            let given = ArgumentValue { name: None, position: Some(0), expr, value, spread: false };
+            term = self.call_term(decorator, vec![given], site, None).single()?;
+        }
+        match *self.terms.kind(term) {
+            TermKind::Function { function, closure, bound } => {
+                Some(Callee { function, closure, bound })
+            }
+            _ => None,
+        }
     }
 
     /// `@torch.no_grad()` and the like on methods.
@@ -341,9 +427,9 @@ impl<'p> Interpreter<'p> {
 }
 
 /// `@a.b` and `@a.b(..)` alike.
-fn decorator_path(decorator: &crate::model::Expr) -> Option<&crate::model::Expr> {
+fn decorator_path(decorator: &Expr) -> Option<&Expr> {
     match &decorator.kind {
-        crate::model::ExprKind::Call { callee, .. } => callee.path().map(|_| &**callee),
+        ExprKind::Call { callee, .. } => callee.path().map(|_| &**callee),
         _ => decorator.path().map(|_| decorator),
     }
 }

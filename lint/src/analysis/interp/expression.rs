@@ -228,21 +228,27 @@ impl<'p> Interpreter<'p> {
         }
     }
 
-    /// What a dict holds, where all its keys are texts and all of them are known for sure.
-    pub(super) fn known_items(&self, dict: Term) -> Option<Vec<(Name, Value)>> {
+    /// What a dict holds, where all its keys are texts; whether all of them are there for sure.
+    pub(super) fn known_items(&self, dict: Term) -> Option<(Vec<(Name, Value)>, bool)> {
         let grown = Key::Attribute(dict, Name::new("<items>"));
         if self.object_of(dict)?.class != ObjectClass::Dict || self.store.get(&grown).is_some() {
             return None;
         }
-        let display = self.store.get(&Key::Attribute(dict, Name::new("<display>")))?.single()?;
-        let TermKind::Tuple(keys) = self.terms.kind(display) else { return None };
+        let display = self.store.get(&Key::Attribute(dict, Name::new("<display>")))?;
+        let mut keys: Vec<Term> = Vec::new();
+        for term in display.terms() {
+            let TermKind::Tuple(more) = self.terms.kind(term) else { return None };
+            let new = more.iter().filter(|key| !keys.contains(key)).collect::<Vec<_>>();
+            keys.extend(new);
+        }
         let known = keys.iter().map(|&key| {
-            let value = self.store.get(&Key::Item(dict, key))?.clone();
-            let is_sure =
-                matches!(value.alternatives.as_slice(), [one] if one.when == self.terms.yes);
-            is_sure.then_some((self.terms.as_str(key)?, value))
+            Some((self.terms.as_str(key)?, self.store.get(&Key::Item(dict, key))?.clone()))
         });
-        known.collect()
+        let known: Vec<(Name, Value)> = known.collect::<Option<_>>()?;
+        let is_sure =
+            |value: &Value| matches!(&*value.alternatives, [one] if one.when == self.terms.yes);
+        let is_whole = known.iter().all(|(_, value)| is_sure(value));
+        Some((known, is_whole))
     }
 
     fn literal(&mut self, literal: &Literal) -> Term {
@@ -500,6 +506,12 @@ impl<'p> Interpreter<'p> {
             return self.terms.binary(op, left, right);
         }
         let term = self.derived(site, &[&a, &b]);
+        if self.is_rust() && term != left && term != right {
+            self.arithmetic.insert(term, (op, left, right));
+            if op == BinaryOp::Div {
+                self.divisions.entry(term).or_insert(site);
+            }
+        }
         self.note_number(term, self.is_plain_number(left) && self.is_plain_number(right));
         term
     }
@@ -761,6 +773,7 @@ impl<'p> Interpreter<'p> {
             return self.comprehension(element, clauses, site);
         };
         let dict = self.new_object(site, ObjectClass::Dict, Vec::new(), None);
+        let mut keys = Vec::new();
         let written = match clauses {
             [clause] if clause.tests.is_empty() => {
                 let iterated = self.eval_quietly(&clause.iter);
@@ -774,10 +787,16 @@ impl<'p> Interpreter<'p> {
                 let key = self.eval(key);
                 let value = self.eval(value);
                 match key.single().filter(|&k| self.terms.as_const(k).is_some()) {
-                    Some(key) => self.write(Key::Item(dict, key), value),
+                    Some(key) => {
+                        keys.push(key);
+                        self.write(Key::Item(dict, key), value);
+                    }
                     None => self.add_item(dict, &value),
                 }
             }
+            let keys = self.terms.make(TermKind::Tuple(keys.into()));
+            let keys = self.value(keys);
+            self.write(Key::Attribute(dict, Name::new("<display>")), keys);
             return self.value(dict);
         }
         self.enter_clauses(clauses);

@@ -26,9 +26,12 @@ impl<'p> Interpreter<'p> {
             ("parse" | "trim", []) if self.object_of(receiver).is_none() => {
                 Some(self.value(receiver))
             }
-            ("enumerate", []) if is_list => {
-                let item = self.item_at(receiver, site).single()?;
+            // Whatever is counted, the count is the same for all ranks.
+            ("enumerate", []) => {
+                // At a place of its own: what is made at one place is one value.
+                let item = self.item_of_term(receiver).single()?;
                 let index = self.fresh(site, Taint::NONE, &[]);
+                self.counters.insert(index);
                 let pair = self.terms.make(TermKind::Tuple(Box::new([index, item])));
                 let pair = self.value(pair);
                 let list = self.list(site, vec![pair], true);
@@ -42,8 +45,40 @@ impl<'p> Interpreter<'p> {
                 let iterates = is_list || is_iterator(called_on(expr?)?);
                 Some(self.mapped(receiver, closure, iterates, site))
             }
+            ("fold", [start, closure]) => {
+                let item = self.item_at(receiver, site);
+                let given = [start.value.clone(), item];
+                self.closure_given(closure, given.into(), site)
+            }
+            ("filter", [closure]) => {
+                let item = self.item_at(receiver, site);
+                let kept = self.closure_given(closure, vec![item], site)?.single()?;
+                let of = [self.value(receiver)];
+                self.is_rank_pick(kept).then(|| self.share(site, &of))
+            }
             _ => None,
         }
+    }
+
+    /// What a closure gives for these values.
+    fn closure_given(
+        &mut self,
+        closure: &ArgumentValue<'p>,
+        values: Vec<Value>,
+        site: Site,
+    ) -> Option<Value> {
+        let function = closure.value.single()?;
+        if !matches!(self.terms.kind(function), TermKind::Function { .. }) {
+            return None;
+        }
+        let arguments = values.into_iter().enumerate().map(|(position, value)| ArgumentValue {
+            name: None,
+            position: Some(position),
+            expr: closure.expr,
+            value,
+            spread: false,
+        });
+        Some(self.call_value(&closure.value, arguments.collect(), site, None))
     }
 
     fn mapped(

@@ -5,7 +5,7 @@ use super::{Interpreter, Key, ObjectClass};
 use crate::analysis::event::{ArgumentValue, Call, Event, EventId, EventKind, ExitKind, Node, Via};
 use crate::analysis::term::{Const, RankKind, Taint, Term, TermKind};
 use crate::analysis::value::Value;
-use crate::model::{CompareOp, Expr, ExprKind, Name, Site};
+use crate::model::{CompareOp, Expr, ExprKind, Name, Part, Site, Stmt};
 use crate::table::{Flag, Role, Row};
 
 /// One call of the outside world, while its meaning is worked out.
@@ -158,6 +158,7 @@ impl<'p> Interpreter<'p> {
         let mut from: Vec<Value> = arguments.into_iter().map(|a| a.value).collect();
         from.push(self.value(receiver));
         self.give_away(&from);
+        self.grow_text((Some(receiver), &method), &from, site, expr);
         if takes_turns {
             return self.share(site, &from);
         }
@@ -231,6 +232,8 @@ impl<'p> Interpreter<'p> {
         let given: Vec<Value> =
             call.arguments.iter().map(|a| a.value.clone()).chain(receiver).collect();
         self.give_away(&given);
+        let method = call.name.map_or("", |name| name.as_str());
+        self.grow_text((call.receiver, method), &given, call.site, call.expr);
         if let Some(share) = self.share_by_stride(call, &given) {
             return share;
         }
@@ -242,6 +245,34 @@ impl<'p> Interpreter<'p> {
             return self.result(call, None, taint);
         };
         self.typed_result(call, returns, None, Taint::NONE)
+    }
+
+    /// `name.push_str(x)`, `path.push(x)` of Rust: the text or path depends on that, too.
+    fn grow_text(
+        &mut self,
+        (receiver, method): (Option<Term>, &str),
+        given: &[Value],
+        site: Site,
+        expr: Option<&'p Expr>,
+    ) {
+        let grows = matches!(
+            method.rsplit('.').next(),
+            Some("push" | "push_str" | "insert_str" | "set_extension" | "set_file_name")
+        );
+        let is_text = receiver.is_some_and(|receiver| match self.terms.kind(receiver) {
+            TermKind::Const(_) | TermKind::Text(_) | TermKind::Apply(..) => true,
+            TermKind::Opaque { .. } | TermKind::Binary(..) => !self.types.contains_key(&receiver),
+            _ => false,
+        });
+        if !self.is_rust() || !grows || !is_text {
+            return;
+        }
+        let Some(ExprKind::Call { callee, .. }) = expr.map(|e| &e.kind) else { return };
+        let ExprKind::Attribute { value, .. } = &callee.kind else { return };
+        if let ExprKind::Name(name) = value.kind {
+            let grown = self.derived_value(site, given);
+            self.assign_name(name, grown);
+        }
     }
 
     /// `range(rank, n, world)`, `islice(items, rank, None, world)`.
@@ -312,6 +343,40 @@ impl<'p> Interpreter<'p> {
         self.value(term)
     }
 
+    /// A schedule that a function of the project computes: what that reads around itself counts
+    /// as given to the call.
+    fn note_closures(&mut self, call: &Outside<'p>, event: EventId) {
+        let mut seen = Vec::new();
+        for argument in &call.arguments {
+            let term = argument.value.single();
+            let Some(&TermKind::Function { function, closure: Some(frame), .. }) =
+                term.map(|t| self.terms.kind(t))
+            else {
+                continue;
+            };
+            for name in names_read(&self.function(function).body) {
+                let Some(value) = self.store.get(&Key::Variable(frame, name)).cloned() else {
+                    continue;
+                };
+                let (name, expr) = (Some(name), argument.expr);
+                seen.push(ArgumentValue { name, position: None, expr, value, spread: false });
+            }
+        }
+        if let EventKind::Call(told) = &mut self.events[event.0 as usize].kind {
+            told.arguments.extend(seen);
+        }
+    }
+
+    /// What a process group is told of ranks holds for the whole program.
+    fn note_ranks(&mut self, call: &Outside<'p>) {
+        for (name, kind) in [("rank", RankKind::Rank), ("world_size", RankKind::WorldSize)] {
+            let given = call.arguments.iter().find(|a| a.name.is_some_and(|n| &*n == name));
+            if let Some(term) = given.and_then(|a| a.value.single()) {
+                self.terms.tell_kind(term, kind);
+            }
+        }
+    }
+
     /// What the call gives, and does to the state.
     fn effect(&mut self, call: &Outside<'p>, event: EventId) -> Value {
         match call.role {
@@ -327,6 +392,14 @@ impl<'p> Interpreter<'p> {
             Role::WorldSize => self.rank(RankKind::WorldSize, call),
             Role::LocalWorldSize => self.rank(RankKind::LocalWorldSize, call),
             Role::DeviceCount => self.rank(RankKind::DeviceCount, call),
+            Role::Scheduler => {
+                self.note_closures(call, event);
+                self.plain_effect(call, event)
+            }
+            Role::InitGroup => {
+                self.note_ranks(call);
+                self.plain_effect(call, event)
+            }
             Role::IsDistributed if self.is_about_to_start() => self.value(self.terms.no),
             Role::IsDistributed => self.one(TermKind::Distributed),
             Role::IsMain => self.is_zero(RankKind::Rank),
@@ -401,6 +474,9 @@ impl<'p> Interpreter<'p> {
             let taint = if row.has(Flag::Local) { Taint::LOCAL } else { Taint::NONE };
             return self.typed_result(call, class, Some(event), taint);
         }
+        if let Some(value) = self.filled_at_random(call, event) {
+            return value;
+        }
         if let Some(value) = self.given_receiver(call).or_else(|| self.pure(call)) {
             return value;
         }
@@ -412,6 +488,24 @@ impl<'p> Interpreter<'p> {
             self.note_number(term, true);
         }
         if row.has(Flag::Uniform) { self.untainted(&value, call.site, event) } else { value }
+    }
+
+    /// `Tensor::empty(..).uniform_(0., 1.)` of tch: a tensor just made is random now.
+    fn filled_at_random(&mut self, call: &Outside<'p>, event: EventId) -> Option<Value> {
+        let receiver = call.receiver.filter(|_| self.is_rust() && call.has(Flag::Random))?;
+        let is_new = call.role == Role::InitParameter
+            && self.terms.origins(receiver).iter().any(|&origin| {
+                matches!(&self.events[origin.0 as usize].kind, EventKind::Call(made)
+                    if made.role == Role::MakeTensor && made.result.single() == Some(receiver))
+            });
+        if !is_new {
+            return None;
+        }
+        let value = self.result(call, Some(event), Taint::RANDOM);
+        if let Some(term) = value.single() {
+            self.types.insert(term, Name::new("tch.Tensor"));
+        }
+        Some(value)
     }
 
     /// What a call of a class, or of something with a known result type, gives. Tensors are
@@ -440,6 +534,9 @@ impl<'p> Interpreter<'p> {
             if let Some(term) = value.single() {
                 let class = if is_old_maker { Name::new("torch.Tensor") } else { class };
                 self.types.insert(term, class);
+                if let Some(receiver) = call.receiver.filter(|_| self.is_rust()) {
+                    self.method_of.insert(term, receiver);
+                }
             }
             return value;
         }
@@ -461,6 +558,9 @@ impl<'p> Interpreter<'p> {
         let value = call.first().cloned().unwrap_or_else(|| self.value(set));
         if let Some(name) = name {
             self.write(Key::Attribute(receiver, name), value);
+            if let Some(argument) = call.arguments.first() {
+                self.settings.insert((receiver, name), (call.site.file, argument.expr));
+            }
         }
         self.value(receiver)
     }
@@ -472,6 +572,7 @@ impl<'p> Interpreter<'p> {
 
     fn local_result(&mut self, call: &Outside<'p>, event: EventId) -> Value {
         let taint = match call.role {
+            Role::Random if call.has(Flag::Local) => Taint::RANDOM.with(Taint::LOCAL),
             Role::Random => Taint::RANDOM,
             _ => Taint::LOCAL,
         };
@@ -1383,4 +1484,23 @@ impl<'p> Interpreter<'p> {
         }
         Some(Value { alternatives: alternatives.into() })
     }
+}
+
+/// The names that a body reads, those of nested functions left out.
+fn names_read(body: &[Stmt]) -> Vec<Name> {
+    let mut names = Vec::new();
+    for statement in body {
+        statement.each_part(&mut |part| match part {
+            Part::Expr(expr) => expr.each_inside(&mut |e| {
+                if let ExprKind::Name(name) = &e.kind
+                    && !names.contains(name)
+                {
+                    names.push(*name);
+                }
+            }),
+            Part::Block(body) => names.extend(names_read(body)),
+            Part::Target(_) | Part::Function(_) | Part::Class(_) => {}
+        });
+    }
+    names
 }

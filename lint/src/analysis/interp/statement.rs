@@ -11,6 +11,8 @@ use crate::table::Role;
 
 /// Loops nested deeper than this are not run a second time.
 const WIDENED_DEPTH_MAX: usize = 3;
+/// A loop's body is run so often again.
+const WIDENED_ROUNDS_MAX: usize = 2;
 
 impl<'p> Interpreter<'p> {
     /// Runs statements; the condition under which control reaches their end.
@@ -299,9 +301,14 @@ impl<'p> Interpreter<'p> {
     }
 
     fn assign_item(&mut self, of: &Value, index: &Value, value: &Value) {
-        let (Some(of), Some(index)) = (of.single(), index.single()) else { return };
+        let Some(of) = of.single() else { return };
         let of = self.stored_on(of);
-        if self.terms.as_const(index).is_some() {
+        // Under one of several names: of plain data it is not worth knowing.
+        let is_object = |t| matches!(self.terms.kind(t), TermKind::Object(_));
+        if index.single().is_none() && !value.terms().any(is_object) {
+            return;
+        }
+        if let Some(index) = index.single().filter(|&i| self.terms.as_const(i).is_some()) {
             self.write(Key::Item(of, index), value.clone());
             self.note_key(of, index);
             return;
@@ -526,14 +533,26 @@ impl<'p> Interpreter<'p> {
             _ => None,
         };
         let before = self.tree.len();
-        let (again, numbers) = self.iterate(header, body, site, iterated.as_ref(), true);
-        if !numbers.is_empty() && self.loop_depth() < WIDENED_DEPTH_MAX {
-            // A next run finds other numbers: what hangs on them is not settled.
-            self.tree.truncate(before);
-            self.widen(&numbers, site);
-            self.iterate(header, body, site, iterated.as_ref(), false);
-        } else if again && self.loop_depth() < WIDENED_DEPTH_MAX {
-            let _ = self.grow(|this| this.iterate(header, body, site, iterated.as_ref(), false));
+        let mut next = self.iterate(header, body, site, iterated.as_ref());
+        let (mark, mut numbers) = (self.store.mark(), Vec::new());
+        for round in 0..WIDENED_ROUNDS_MAX {
+            let (again, changed) = next;
+            if self.loop_depth() >= WIDENED_DEPTH_MAX {
+                break;
+            }
+            if !changed.is_empty() {
+                // A next run finds other numbers: what hangs on them is not settled.
+                self.tree.truncate(before);
+                self.store.undo_to(mark);
+                numbers.extend(changed);
+                self.widen(&numbers, site);
+                next = self.iterate(header, body, site, iterated.as_ref());
+            } else if again && round == 0 {
+                let run = |this: &mut Self| this.iterate(header, body, site, iterated.as_ref());
+                (next, _) = self.grow(run);
+            } else {
+                break;
+            }
         }
         let endless = match header {
             LoopHeader::Forever => true,
@@ -570,19 +589,28 @@ impl<'p> Interpreter<'p> {
             let mut terms = after.terms().chain(before.terms());
             let is_number = terms.all(|t| self.is_plain_number(t));
             self.note_number(term, is_number);
-            self.counters.insert(term);
+            if before.single() != Some(self.terms.none) {
+                self.counters.insert(term);
+            }
             let value = self.value(term);
             self.write(*key, value);
         }
     }
 
-    /// Numbers and flags that were known before a run of a loop and differ after it.
+    /// Numbers and flags that were known before a run of a loop and differ after it; and what
+    /// was none of this rank's data: `if best is None or loss < best: best = loss`.
     fn changed_numbers(&self, writes: &Writes) -> Vec<(Key, Value)> {
+        let is_data = |value: &Value| {
+            let is_object = |t| matches!(self.terms.kind(t), TermKind::Object(_));
+            value.taint(&self.terms).has(Taint::LOCAL) && !value.terms().any(is_object)
+        };
         let mut changed: Vec<(Key, Value)> = writes
             .iter()
             .filter(|(key, after)| {
                 self.store.get(key).is_some_and(|before| {
-                    before != *after && before.terms().all(|t| self.is_number(t))
+                    before != *after
+                        && (before.terms().all(|t| self.is_number(t))
+                            || before.single() == Some(self.terms.none) && is_data(after))
                 })
             })
             .map(|(key, value)| (*key, value.clone()))
@@ -602,7 +630,6 @@ impl<'p> Interpreter<'p> {
         body: &'p [Stmt],
         site: Site,
         iterated: Option<&Value>,
-        first: bool,
     ) -> (bool, Vec<(Key, Value)>) {
         let mark = self.store.mark();
         let outer = self.loop_now;
@@ -620,8 +647,8 @@ impl<'p> Interpreter<'p> {
         let exits = self.frame_mut().loop_exits.pop().unwrap_or_default();
         let writes = self.store.take_since(mark);
         self.epoch += 1;
-        let changed = first && self.changes_next_run(&writes);
-        let numbers = if first { self.changed_numbers(&writes) } else { Vec::new() };
+        let changed = self.changes_next_run(&writes);
+        let numbers = self.changed_numbers(&writes);
         let happened = self.terms.make(TermKind::Happened(site));
         if falls == self.terms.no {
             // Only jumps leave the body.
@@ -647,10 +674,11 @@ impl<'p> Interpreter<'p> {
         id: LoopId,
     ) -> (Header, Option<Term>, bool, bool) {
         match header {
-            LoopHeader::For { target, .. } => {
+            LoopHeader::For { target, iter } => {
                 let iterated = iterated.cloned().unwrap_or_else(|| self.nothing());
                 let item = self.item_in_loop(&iterated, target);
                 self.assign(target, &item, false);
+                self.count_rounds(target, iter);
                 (Header::Over(iterated), item.single(), false, false)
             }
             LoopHeader::While { test } => {
@@ -665,6 +693,23 @@ impl<'p> Interpreter<'p> {
                 (Header::While(condition), None, true, certain)
             }
             LoopHeader::Forever => (Header::Forever, None, false, true),
+        }
+    }
+
+    /// `for (i, x) in items.enumerate()` of Rust: all ranks count alike, whatever the items are.
+    fn count_rounds(&mut self, target: &'p Expr, iter: &'p Expr) {
+        let ExprKind::Call { callee, .. } = &iter.kind else { return };
+        let ExprKind::Collection { items, .. } = &target.kind else { return };
+        let enumerates = self.is_rust() && callee.last_name().is_some_and(|n| &*n == "enumerate");
+        if let Some(Expr { kind: ExprKind::Name(name), span }) = items.first()
+            && enumerates
+        {
+            // Another term than the one the pattern bound.
+            let instance = 1 << 26 | (self.frame.0 & 0x3ff_ffff);
+            let index = self.terms.opaque(self.site(*span), instance, Taint::NONE, &[]);
+            self.counters.insert(index);
+            let index = self.value(index);
+            self.assign_name(*name, index);
         }
     }
 

@@ -116,6 +116,16 @@ impl Store {
         self.trail[mark..].iter().any(|(key, _)| key.is_lasting())
     }
 
+    /// Undoes what was written since the mark.
+    pub(super) fn undo_to(&mut self, mark: usize) {
+        for (key, old) in self.trail.drain(mark..).rev() {
+            match old {
+                Some(value) => self.now.insert(key, value),
+                None => self.now.remove(&key),
+            };
+        }
+    }
+
     /// Undoes what was written since the mark, and gives it, as it was at last.
     pub(super) fn take_since(&mut self, mark: usize) -> Writes {
         let mut last: IndexMap<Key, Option<Value>, FxBuildHasher> = IndexMap::default();

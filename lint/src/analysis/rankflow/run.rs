@@ -8,7 +8,7 @@ use crate::analysis::{
     Call, Const, EventId, EventKind, ExitKind, Header, Node, Program, Sample, Taint, Term,
     TermKind, Tree, Value, Via,
 };
-use crate::model::Site;
+use crate::model::{Language, Site};
 use crate::table::{CollectiveKind, Flag, Role, Row};
 
 /// A run, and how it ends.
@@ -451,6 +451,10 @@ impl<'p> Flow<'_, 'p> {
 
     fn op(&self, event: EventId) -> Option<Op> {
         match &self.program.event(event).kind {
+            EventKind::Call(call) if self.reduces_gradients(event, call) => {
+                let (_, wrapper) = *self.program.reduces(call).first()?;
+                Some(of_all(Key::Reduce(wrapper)))
+            }
             EventKind::Call(call) => self.collective(call),
             EventKind::Forward(forward) if self.counted == Counted::Training => {
                 let Via::Wrapper(wrapper) = forward.via else { return None };
@@ -461,6 +465,20 @@ impl<'p> Flow<'_, 'p> {
             }
             _ => None,
         }
+    }
+
+    /// A backward, apart from its forward; in tch the wrapper's own call does it.
+    fn reduces_gradients(&self, event: EventId, call: &Call<'p>) -> bool {
+        let is_backward = match self.program.language {
+            Language::Python => call.role == Role::Backward,
+            Language::Rust => {
+                matches!(call.role, Role::Backward | Role::FusedStep)
+                    && !self.program.has_flag(call, Flag::Hidden)
+                    && !self.program.event(event).modes.no_sync
+                    && !self.program.reduces(call).is_empty()
+            }
+        };
+        self.counted == Counted::Training && is_backward
     }
 
     fn collective(&self, call: &Call<'p>) -> Option<Op> {

@@ -1,5 +1,4 @@
 //! What `#[data_parallel]` and `register` do with a model, on real tensors. No process groups.
-#![cfg(feature = "torch")]
 
 use std::collections::HashMap;
 
