@@ -10,6 +10,13 @@ use crate::table::Role;
 /// The flag by which recipes start the ranks of a node themselves; without it a launcher does.
 const STARTS_RANKS: &str = "multiprocessing_distributed";
 
+fn is_flag(kind: &TermKind) -> bool {
+    match kind {
+        TermKind::Attribute(_, name) | TermKind::Parameter { name, .. } => &**name == STARTS_RANKS,
+        _ => false,
+    }
+}
+
 /// Which wrapper it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wrapper {
@@ -205,12 +212,6 @@ impl<'p> Program<'p> {
     /// there: it has a flag of its own by which it starts them itself.
     pub fn all_run_when_launched(&self, event: &Event<'p>) -> bool {
         let terms = self.terms();
-        let is_flag = |kind: &TermKind| match kind {
-            TermKind::Attribute(_, name) | TermKind::Parameter { name, .. } => {
-                &**name == STARTS_RANKS
-            }
-            _ => false,
-        };
         let off = |term: Term| is_flag(terms.kind(term)).then_some(Const::Bool(false));
         let holds = |path: PathId| {
             self.tests(path, &is_flag)
@@ -225,6 +226,21 @@ impl<'p> Program<'p> {
             && !self.frame(event.frame).orphan
             && holds(event.path)
             && self.calls(Role::InitGroup).any(|(init, _)| !init.modes.spawned && holds(init.path))
+    }
+
+    /// The test before an event that asks whether the program starts the ranks itself.
+    pub fn asked_who_starts(&self, event: &Event<'p>) -> Option<Site> {
+        let mut frames = vec![event.frame];
+        while let Some(caller) = frames.last().and_then(|&id| self.frame(id).caller) {
+            frames.push(caller);
+        }
+        let asks = |earlier: &&Event<'p>| {
+            matches!(earlier.kind, EventKind::Test { .. })
+                && frames.contains(&earlier.frame)
+                && earlier.loops.is_some()
+                && self.text(earlier.site).contains(STARTS_RANKS)
+        };
+        self.events()[..event.id.0 as usize].iter().rev().find(asks).map(|test| test.site)
     }
 
     /// The line of a place, from 1.

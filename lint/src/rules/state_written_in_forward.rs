@@ -93,16 +93,14 @@ fn check_attributes(program: &Program<'_>, report: &mut Report<'_>) {
         let Some((wrapper, kind)) = program.wrapper_around(event).or_else(by_part) else {
             continue;
         };
-        if event.modes.forward.is_none() || !program.is_module(*of) || name.starts_with("__") {
+        let is_own = event.modes.forward.is_some() && program.is_module(*of);
+        if !is_own || name.starts_with("__") || converts_itself(program, event, *name) {
             continue;
         }
         let Some(class) = program.object_of(*of).and_then(|o| program.class_of(o)) else {
             continue;
         };
         let lineage = program.lineage(class);
-        if converts_itself(program, event, *name) {
-            continue;
-        }
         let builds_on_itself = (*augmented || mentions_itself(program, event, *name))
             && !is_set_before(program, event, *of, *name);
         let read_later = read_outside(program, &lineage, *name);

@@ -84,19 +84,24 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
                 if launched {
                     message += " where a launcher such as torchrun starts the ranks";
                 }
-                report
-                    .at(event.site, message)
-                    .why("the writes of several processes interleave and damage the file")
-                    .help(match program.language {
-                        Language::Python => {
-                            "let rank 0 alone write it: `if dist.get_rank() == 0:`, \
+                let asked = program.asked_who_starts(event).filter(|_| launched);
+                let draft = report
+                    .at(asked.unwrap_or(event.site), message)
+                    .why("the writes of several processes interleave and damage the file");
+                let draft = match asked {
+                    Some(_) => draft.related(event.site, "it is written here"),
+                    None => draft,
+                };
+                draft.help(match program.language {
+                    Language::Python => {
+                        "let rank 0 alone write it: `if dist.get_rank() == 0:`, \
                              and put a barrier before others read it"
-                        }
-                        Language::Rust => {
-                            "let rank 0 alone write it: `if group.is_main() { .. }`, \
+                    }
+                    Language::Rust => {
+                        "let rank 0 alone write it: `if group.is_main() { .. }`, \
                              or use `ddp.save(path)`"
-                        }
-                    });
+                    }
+                });
             }
         }
     }
@@ -424,9 +429,9 @@ for epoch in range(3):
                 "
 import shutil, torch
 def keep(state, best, name='last.pt'):
-    torch.save(state, name)  # ~ unguarded-save: where a launcher such as torchrun starts the ranks
+    torch.save(state, name)
     if best:
-        shutil.copyfile(name, 'best.pt')  # ~ unguarded-save
+        shutil.copyfile(name, 'best.pt')
 ",
             ),
             (
@@ -440,6 +445,8 @@ parser = argparse.ArgumentParser()
 parser.add_argument('--multiprocessing-distributed', action='store_true')
 def main():
     args = parser.parse_args()
+    if args.dist_url == 'env://' and args.world_size == -1:
+        args.world_size = int(os.environ['WORLD_SIZE'])
     args.distributed = args.world_size > 1 or args.multiprocessing_distributed
     per_node = torch.cuda.device_count()
     if args.multiprocessing_distributed:
@@ -456,7 +463,7 @@ def work(gpu, per_node, args):
         dist.init_process_group('nccl', world_size=args.world_size, rank=args.rank)
     model = torch.nn.Linear(2, 2)
     for epoch in range(args.epochs):
-        if not args.multiprocessing_distributed or (
+        if not args.multiprocessing_distributed or (  # ~ unguarded-save: where a launcher such as torchrun starts the ranks
             args.multiprocessing_distributed and args.rank % per_node == 0
         ):
             keep(model.state_dict(), epoch == 3)

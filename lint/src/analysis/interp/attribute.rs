@@ -372,7 +372,7 @@ impl<'p> Interpreter<'p> {
     }
 
     /// An argument of the command line: what `add_argument` says of it.
-    fn parsed_argument(&mut self, arguments: Term, name: Name) -> Value {
+    pub(super) fn parsed_argument(&mut self, arguments: Term, name: Name) -> Value {
         let term = match &*name {
             "local_rank" | "local-rank" => self.terms.make(TermKind::Rank(RankKind::LocalRank)),
             _ => self.terms.make(TermKind::Attribute(arguments, name)),
