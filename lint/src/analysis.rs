@@ -394,7 +394,7 @@ impl<'p> Program<'p> {
     }
 
     /// The program starts its ranks itself, and the event is in the process that does.
-    fn runs_in_parent(&self, event: &Event<'p>) -> bool {
+    pub fn runs_in_parent(&self, event: &Event<'p>) -> bool {
         !event.modes.spawned && self.calls(Role::InitGroup).any(|(init, _)| init.modes.spawned)
     }
 

@@ -58,6 +58,12 @@ impl FieldAttrs {
         read.broken = errors.len() > n_errors;
         read
     }
+
+    /// Whether the walk is to treat the field like one without attributes.
+    pub(crate) fn says_nothing(&self) -> bool {
+        let is_declared = self.param.is_some() || self.buffer.is_some() || self.skip.is_some();
+        !is_declared && self.rename.is_none() && self.name.is_none()
+    }
 }
 
 #[derive(Default)]

@@ -1,7 +1,7 @@
 //! `#[data_parallel]` itself: adds the derive to a definition, checks the return types of an
 //! `impl` block, and says where it belongs otherwise. The item stays as it was written.
 
-use proc_macro2::{Span, TokenStream};
+use proc_macro2::{Delimiter, Span, TokenStream, TokenTree};
 use quote::{format_ident, quote, quote_spanned};
 use syn::spanned::Spanned;
 use syn::{
@@ -17,17 +17,17 @@ pub(crate) fn data_parallel(args: &TokenStream, item: TokenStream) -> TokenStrea
         return quote!(#error #item);
     }
     let krate = attr::crate_path(args);
+    if is_definition(&item) {
+        let attrs = attr::as_item_attr(args);
+        let warnings = warning::stored_devices(&item);
+        return quote! {
+            #[derive(#krate::DeriveReplicable)]
+            #attrs
+            #item
+            #warnings
+        };
+    }
     match syn::parse2::<Item>(item.clone()) {
-        Ok(Item::Struct(_) | Item::Enum(_) | Item::Union(_)) => {
-            let attrs = attr::as_item_attr(args);
-            let warnings = warning::stored_devices(&item);
-            quote! {
-                #[derive(#krate::DeriveReplicable)]
-                #attrs
-                #item
-                #warnings
-            }
-        }
         Ok(Item::Impl(block)) => {
             let checks = implementation(&block, args, &krate);
             quote!(#item #checks)
@@ -44,6 +44,34 @@ pub(crate) fn data_parallel(args: &TokenStream, item: TokenStream) -> TokenStrea
         // What does not parse is an error of the compiler already.
         Err(_) => item,
     }
+}
+
+/// Whether the item is a struct, an enum or a union, told by its first words: the derive parses it,
+/// and once is enough.
+fn is_definition(item: &TokenStream) -> bool {
+    let mut tokens = item.clone().into_iter().peekable();
+    while let Some(token) = tokens.next() {
+        match token {
+            // An attribute: its brackets are the next token.
+            TokenTree::Punct(_) => drop(tokens.next()),
+            TokenTree::Ident(word) if word == "pub" => {
+                tokens.next_if(|next| matches!(next, TokenTree::Group(_)));
+            }
+            TokenTree::Ident(word) => {
+                return word == "struct"
+                    || word == "enum"
+                    || word == "union" && matches!(tokens.peek(), Some(TokenTree::Ident(_)));
+            }
+            // What a macro's `$vis:vis` or `$item:item` stands for.
+            TokenTree::Group(group) if group.delimiter() == Delimiter::None => {
+                if is_definition(&group.stream()) {
+                    return true;
+                }
+            }
+            TokenTree::Group(_) | TokenTree::Literal(_) => return false,
+        }
+    }
+    false
 }
 
 fn noun(item: &Item) -> &'static str {

@@ -1,9 +1,11 @@
-//! The code behind `#[data_parallel]`: an implementation of `Replicable` that visits each field
-//! in turn, and the method `register`. Emits calls, never an algorithm.
+//! The code behind `#[data_parallel]`: an implementation of `Replicable` that lists the fields, and
+//! the method `register`. Emits calls, never an algorithm, and few of them: what is written here
+//! once per field is what the compiler works on, so it is a pair of references and no more.
+
+use std::mem;
 
 use proc_macro2::{Ident, Span, TokenStream};
-use quote::{format_ident, quote, quote_spanned};
-use syn::spanned::Spanned;
+use quote::{format_ident, quote};
 use syn::{DeriveInput, Generics, Type, WherePredicate, parse_quote};
 
 use crate::ast::{Definition, Errors, Field, Variant};
@@ -28,21 +30,22 @@ fn model(definition: &Definition<'_>, krate: &TokenStream) -> TokenStream {
     let (impl_generics, ty, clause) = generics.split_for_impl();
     let ident = &input.ident;
     let new = construct::constructor(definition, krate);
-    let walk = Walk::new(definition, krate);
-    let visit = walk.arms(definition, Mode::Shared);
-    let visit_mut = walk.arms(definition, Mode::Mutable);
+    let mut tags = Tags::new(definition, krate);
+    let visit = walk(definition, Mode::Shared, &mut tags);
+    let visit_mut = walk(definition, Mode::Mutable, &mut tags);
+    let tags = tags.lets();
     let register = register(definition, krate);
     quote! {
         #[automatically_derived]
         #[allow(clippy::all, clippy::pedantic, unused_qualifications)]
         impl #impl_generics #krate::Replicable for #ident #ty #clause {
             fn visit(&self, __visitor: &mut #krate::Visitor<'_>) {
-                use #krate::{Opaque as _, Walk as _};
+                #tags
                 #visit
             }
 
             fn visit_mut(&mut self, __visitor: &mut #krate::Visitor<'_>) {
-                use #krate::{OpaqueMut as _, WalkMut as _};
+                #tags
                 #visit_mut
             }
         }
@@ -128,150 +131,187 @@ enum Mode {
     Mutable,
 }
 
-/// Emits the walk of one definition.
-struct Walk<'a> {
+/// The statements that visit each field in turn.
+fn walk<'a>(definition: &'a Definition<'_>, mode: Mode, tags: &mut Tags<'a>) -> TokenStream {
+    if let [only @ Variant { ident: None, .. }] = definition.variants.as_slice() {
+        return walk_fields(only, mode, tags);
+    }
+    if definition.variants.is_empty() {
+        return quote!(match *self {});
+    }
+    let arms = definition.variants.iter().map(|variant| {
+        let pattern = pattern(variant);
+        let fields = walk_fields(variant, mode, tags);
+        quote!(#pattern => { #fields })
+    });
+    quote!(match self { #(#arms)* })
+}
+
+/// Fields about which nothing was declared come in one call; the compiler takes by far the
+/// shortest for that.
+fn walk_fields<'a>(variant: &'a Variant<'_>, mode: Mode, tags: &mut Tags<'a>) -> TokenStream {
+    let mut statements = TokenStream::new();
+    let mut run = Run::default();
+    for field in variant.fields.iter().filter(|field| !holds_nothing(field)) {
+        if is_plain(variant, field) {
+            run.names.push(field.name());
+            run.parts.push(part(variant, field, mode, tags));
+        } else {
+            statements.extend(run.finish(mode, tags.krate));
+            statements.extend(declared(variant, field, mode, tags));
+        }
+    }
+    statements.extend(run.finish(mode, tags.krate));
+    statements
+}
+
+/// Neighbours that are visited in one call.
+#[derive(Default)]
+struct Run {
+    names: Vec<String>,
+    parts: Vec<TokenStream>,
+}
+
+impl Run {
+    fn finish(&mut self, mode: Mode, krate: &TokenStream) -> Option<TokenStream> {
+        let (names, parts) = (mem::take(&mut self.names).join(" "), mem::take(&mut self.parts));
+        (!parts.is_empty()).then(|| match mode {
+            Mode::Shared => quote!(#krate::fields(__visitor, #names, &[#(#parts,)*]);),
+            Mode::Mutable => quote!(#krate::fields_mut(__visitor, #names, &mut [#(#parts,)*]);),
+        })
+    }
+}
+
+/// A number or truth value without a declaration: it has no part in the walk.
+fn holds_nothing(field: &Field<'_>) -> bool {
+    field.attrs.says_nothing() && kind::is_primitive(field.ty)
+}
+
+fn is_plain(variant: &Variant<'_>, field: &Field<'_>) -> bool {
+    field.attrs.says_nothing() && !variant.is_newtype
+}
+
+/// A reference to the field's tag and value.
+fn part<'a>(
+    variant: &Variant<'_>,
+    field: &'a Field<'_>,
+    mode: Mode,
+    tags: &mut Tags<'a>,
+) -> TokenStream {
+    let tag = tags.of(field.ty);
+    let (member, binding) = (&field.member, &field.binding);
+    match (variant.ident, mode) {
+        (None, Mode::Shared) => quote!(&(#tag, &self.#member)),
+        (None, Mode::Mutable) => quote!(&mut (#tag, &mut self.#member)),
+        (Some(_), Mode::Shared) => quote!(&(#tag, #binding)),
+        (Some(_), Mode::Mutable) => quote!(&mut (#tag, #binding)),
+    }
+}
+
+/// The visit of a field that does not simply add its own name.
+fn declared<'a>(
+    variant: &Variant<'_>,
+    field: &'a Field<'_>,
+    mode: Mode,
+    tags: &mut Tags<'a>,
+) -> TokenStream {
+    let krate = tags.krate;
+    let name = field.name();
+    if field.attrs.skip.is_some() {
+        return quote!(#krate::skipped(__visitor, #name););
+    }
+    let part = part(variant, field, mode, tags);
+    let show = match mode {
+        Mode::Shared => quote!(#krate::Part::show(#part, __visitor);),
+        Mode::Mutable => quote!(#krate::PartMut::show_mut(#part, __visitor);),
+    };
+    match enter(variant, field, &name, krate) {
+        Some(enter) => quote!(#enter #show __visitor.leave();),
+        None => show,
+    }
+}
+
+fn enter(
+    variant: &Variant<'_>,
+    field: &Field<'_>,
+    name: &str,
+    krate: &TokenStream,
+) -> Option<TokenStream> {
+    let attrs = &field.attrs;
+    let is_declared = attrs.param.is_some() || attrs.buffer.is_some();
+    let role = match (attrs.param, attrs.buffer) {
+        (Some(_), _) => quote!(#krate::Role::Parameter),
+        (_, Some(_)) => quote!(#krate::Role::Buffer),
+        _ => quote!(#krate::Role::Undeclared),
+    };
+    Some(match (&attrs.rename, &attrs.name) {
+        (Some(rename), _) => quote!(__visitor.enter_as(#name, #rename, #role);),
+        (_, Some(pattern)) => quote!(__visitor.enter_pattern(#name, #pattern, #role);),
+        _ if variant.is_newtype && !is_declared => return None,
+        _ if variant.is_newtype => quote!(__visitor.enter_transparent(#name, #role);),
+        _ => quote!(__visitor.enter_as(#name, #name, #role);),
+    })
+}
+
+/// The ways in which the types of the fields are walked: a variable for each type as it is written,
+/// so that what is chosen by the type is chosen once.
+struct Tags<'a> {
     krate: &'a TokenStream,
     params: Params<'a>,
     /// The user wrote the bounds, so nothing is known about what parameters implement.
     own_bounds: bool,
+    found: Vec<(&'a Type, Ident, TokenStream)>,
 }
 
-impl<'a> Walk<'a> {
-    fn new(definition: &Definition<'a>, krate: &'a TokenStream) -> Self {
+impl<'a> Tags<'a> {
+    fn new(definition: &'a Definition<'_>, krate: &'a TokenStream) -> Self {
         let params = Params::of(&definition.original.generics);
-        Self { krate, params, own_bounds: definition.attrs.bound.is_some() }
+        Self { krate, params, own_bounds: definition.attrs.bound.is_some(), found: Vec::new() }
     }
 
-    fn arms(&self, definition: &Definition<'_>, mode: Mode) -> TokenStream {
-        if definition.variants.is_empty() {
-            return quote!(match *self {});
+    /// The variable of a type.
+    fn of(&mut self, ty: &'a Type) -> Ident {
+        if let Some((_, tag, _)) = self.found.iter().find(|(known, ..)| *known == ty) {
+            return tag.clone();
         }
-        let arms = definition.variants.iter().map(|variant| {
-            let pattern = pattern(variant);
-            let fields = variant.fields.iter().map(|field| self.field(variant, field, mode));
-            quote!(#pattern => { #(#fields)* })
-        });
-        quote!(match self { #(#arms)* })
+        let value = self.value(ty);
+        let tag = format_ident!("__tag{}", self.found.len(), span = Span::mixed_site());
+        self.found.push((ty, tag.clone(), value));
+        tag
     }
 
-    fn field(&self, variant: &Variant<'_>, field: &Field<'_>, mode: Mode) -> TokenStream {
+    fn lets(&self) -> TokenStream {
+        if self.found.is_empty() {
+            return TokenStream::new();
+        }
         let krate = self.krate;
-        let name = field.name();
-        if field.attrs.skip.is_some() {
-            return quote! {
-                __visitor.enter(#name);
-                __visitor.hidden(#krate::Hidden::Skipped);
-                __visitor.leave();
-            };
-        }
-        let value = self.value(&field.binding, field.ty, mode, 0);
-        match self.enter(variant, field, &name) {
-            Some(enter) => quote!(#enter #value __visitor.leave();),
-            None => value,
-        }
+        let lets = self.found.iter().map(|(_, tag, value)| quote!(let #tag = #value;));
+        quote!(use #krate::{Known as _, Unknown as _}; #(#lets)*)
     }
 
-    fn enter(&self, variant: &Variant<'_>, field: &Field<'_>, name: &str) -> Option<TokenStream> {
+    /// Containers are looked through here, because the choice between walk and no walk is made per
+    /// type: in a `Vec<(Known, Unknown)>` the first would be lost with the second.
+    fn value(&mut self, ty: &'a Type) -> TokenStream {
         let krate = self.krate;
-        let attrs = &field.attrs;
-        let role = match (attrs.param, attrs.buffer) {
-            (Some(_), _) => Some(quote!(#krate::Role::Parameter)),
-            (_, Some(_)) => Some(quote!(#krate::Role::Buffer)),
-            _ => None,
-        };
-        let undeclared = quote!(#krate::Role::Undeclared);
-        let role_or_none = role.clone().unwrap_or(undeclared);
-        Some(match (&attrs.rename, &attrs.name, role) {
-            (Some(rename), _, _) => quote!(__visitor.enter_as(#name, #rename, #role_or_none);),
-            (_, Some(name_of), _) => {
-                quote!(__visitor.enter_pattern(#name, #name_of, #role_or_none);)
-            }
-            (_, _, None) if variant.is_newtype => return None,
-            (_, _, Some(role)) if variant.is_newtype => {
-                quote!(__visitor.enter_transparent(#name, #role);)
-            }
-            (_, _, Some(role)) => quote!(__visitor.enter_as(#name, #name, #role);),
-            (_, _, None) => quote!(__visitor.enter(#name);),
-        })
-    }
-
-    /// Visits what the variable `value`, a reference, points at. Containers are looked through
-    /// here, because the choice between walk and no walk is made per type: in a
-    /// `Vec<(Known, Unknown)>` the first would be lost with the second.
-    fn value(&self, value: &Ident, ty: &Type, mode: Mode, depth: usize) -> TokenStream {
-        let inner = format_ident!("__inner{depth}", span = Span::mixed_site());
-        let next = |ty: &Type| self.value(&inner, ty, mode, depth + 1);
         match kind::shape(ty) {
-            Shape::Option(ty) => {
-                let body = next(ty);
-                quote!(if let ::core::option::Option::Some(#inner) = #value { #body })
+            Shape::Option(inner) | Shape::Box(inner) => {
+                let walk = self.of(inner);
+                quote!(#krate::Inside(#walk))
             }
-            Shape::Box(ty) => {
-                let body = next(ty);
-                let of = match mode {
-                    Mode::Shared => quote!(&**#value),
-                    Mode::Mutable => quote!(&mut **#value),
-                };
-                quote!({ let #inner = #of; #body })
+            Shape::List(inner) => {
+                let walk = self.of(inner);
+                quote!(#krate::each::<#inner, _>(#walk))
             }
-            Shape::List(ty) => {
-                let body = next(ty);
-                let entries = iterate(value, mode);
-                quote!(for (__k, #inner) in #entries.enumerate() {
-                    __visitor.key(&__k);
-                    #body
-                    __visitor.leave();
-                })
+            Shape::Map(key, inner) => {
+                let walk = self.of(inner);
+                quote!(#krate::sorted_by_key::<#key, #inner, _>(#walk))
             }
-            Shape::Map(ty) => {
-                let (body, krate) = (next(ty), self.krate);
-                let entries = iterate(value, mode);
-                quote!(for (__k, #inner) in #krate::sorted(#entries) {
-                    __visitor.key(__k);
-                    #body
-                    __visitor.leave();
-                })
+            Shape::Tuple(parts) => {
+                let walks: Vec<_> = parts.into_iter().map(|part| self.of(part)).collect();
+                quote!((#(#walks,)*))
             }
-            Shape::Tuple(parts) => self.tuple(value, &parts, mode, depth),
-            Shape::Leaf => self.leaf(value, ty, mode),
+            Shape::Leaf if self.params.is_one(ty) && !self.own_bounds => quote!(#krate::Own),
+            Shape::Leaf => quote!((&#krate::Probe::<#ty>::NEW).tag()),
         }
-    }
-
-    fn tuple(&self, value: &Ident, parts: &[&Type], mode: Mode, depth: usize) -> TokenStream {
-        let names: Vec<_> = (0..parts.len())
-            .map(|k| format_ident!("__part{depth}_{k}", span = Span::mixed_site()))
-            .collect();
-        let visits = parts.iter().zip(&names).enumerate().map(|(k, (ty, part))| {
-            let (visit, k) = (self.value(part, ty, mode, depth + 1), k.to_string());
-            quote!(__visitor.enter(#k); #visit __visitor.leave();)
-        });
-        quote!({ let (#(#names,)*) = #value; #(#visits)* })
-    }
-
-    fn leaf(&self, value: &Ident, ty: &Type, mode: Mode) -> TokenStream {
-        let krate = self.krate;
-        let span = Span::call_site().located_at(ty.span());
-        let bounded = self.params.is_one(ty) && !self.own_bounds;
-        match (bounded, mode) {
-            (true, Mode::Shared) => {
-                quote_spanned!(span=> #krate::Replicable::visit(#value, __visitor);)
-            }
-            (true, Mode::Mutable) => {
-                quote_spanned!(span=> #krate::Replicable::visit_mut(#value, __visitor);)
-            }
-            (false, Mode::Shared) => {
-                quote_spanned!(span=> (&#krate::Field(#value)).visit(__visitor);)
-            }
-            (false, Mode::Mutable) => {
-                quote_spanned!(span=> (&mut #krate::FieldMut(#value)).visit_mut(__visitor);)
-            }
-        }
-    }
-}
-
-fn iterate(value: &Ident, mode: Mode) -> TokenStream {
-    match mode {
-        Mode::Shared => quote!(#value.iter()),
-        Mode::Mutable => quote!(#value.iter_mut()),
     }
 }

@@ -14,23 +14,28 @@ pub(crate) enum Shape<'a> {
     Box(&'a Type),
     /// Vec, VecDeque, array, slice: something with `iter`.
     List(&'a Type),
-    /// A map whose keys sort and print.
-    Map(&'a Type),
+    /// A map, by key and value, whose keys sort and print.
+    Map(&'a Type, &'a Type),
     Tuple(Vec<&'a Type>),
     Leaf,
 }
+
+/// The longest tuple that the runtime looks through.
+const MOST_PARTS: usize = 12;
 
 pub(crate) fn shape(ty: &Type) -> Shape<'_> {
     match bare(ty) {
         Type::Array(array) => Shape::List(&array.elem),
         Type::Slice(slice) => Shape::List(&slice.elem),
-        Type::Tuple(tuple) if !tuple.elems.is_empty() => Shape::Tuple(tuple.elems.iter().collect()),
+        Type::Tuple(tuple) if (1..=MOST_PARTS).contains(&tuple.elems.len()) => {
+            Shape::Tuple(tuple.elems.iter().collect())
+        }
         Type::Path(path) => match (last_name(path).as_str(), arguments(path).as_slice()) {
             ("Option", [inner]) => Shape::Option(inner),
             ("Box", [inner]) => Shape::Box(inner),
             ("Vec" | "VecDeque", [inner]) => Shape::List(inner),
             ("HashMap" | "BTreeMap", [key, value, ..]) if sorts_and_prints(key) => {
-                Shape::Map(value)
+                Shape::Map(key, value)
             }
             _ => Shape::Leaf,
         },
@@ -89,6 +94,14 @@ pub(crate) fn is_scalar(ty: &Type) -> bool {
         }
         _ => false,
     }
+}
+
+/// A number or truth value of the language itself, which no path can mean otherwise.
+pub(crate) fn is_primitive(ty: &Type) -> bool {
+    let Type::Path(path) = bare(ty) else { return false };
+    let Some(name) = path.path.get_ident().filter(|_| path.qself.is_none()) else { return false };
+    let name = name.to_string();
+    matches!(name.as_str(), "f32" | "f64" | "bool" | "char") || is_integer(&name)
 }
 
 /// Calls `found` with every type that is written inside `ty`, itself included.

@@ -97,12 +97,31 @@ fn the_attribute_leaves_the_definition_as_it_was() {
 }
 
 #[test]
-fn every_part_of_nested_containers_is_visited() {
+fn every_part_of_nested_containers_is_looked_through() {
     let code = text(&model("struct Net { x: Option<Vec<(nn::Linear, [Box<Block>; 2], usize)>> }"));
-    assert_eq!(code.matches("Field (").count(), 3);
-    assert_eq!(code.matches("FieldMut (").count(), 3);
-    assert_eq!(code.matches(". iter ()").count(), 2);
-    assert_eq!(code.matches(". iter_mut ()").count(), 2);
+    for part in ["nn :: Linear", "Block", "usize"] {
+        let probe = format!("Probe :: < {part} > :: NEW");
+        assert_eq!(code.matches(&probe).count(), 2, "{probe}: once in each walk");
+    }
+    assert_eq!(code.matches("Inside (").count(), 4);
+    assert_eq!(code.matches(":: each :: <").count(), 4);
+}
+
+#[test]
+fn what_depends_on_a_type_alone_is_written_once_for_all_its_fields() {
+    let fields = (0..40).map(|k| format!("f{k}: Option<nn::Linear>, g{k}: Tensor"));
+    let code = text(&model(&format!("struct Net {{ {} }}", fields.collect::<Vec<_>>().join(", "))));
+    assert_eq!(code.matches("Probe ::").count(), 4);
+    assert_eq!(code.matches(":: fields (").count(), 1);
+    assert_eq!(code.matches(":: fields_mut (").count(), 1);
+    assert!(code.contains("\"f0 g0 f1 g1 "));
+}
+
+#[test]
+fn numbers_are_passed_over_unless_something_is_said_about_them() {
+    let code = text(&model("struct Net { rate: f64, n: usize, x: Block, of: my::usize }"));
+    assert!(code.contains("\"x of\""), "{code}");
+    assert!(text(&model("struct Net { #[dp(skip)] n: usize }")).contains("skipped"));
 }
 
 #[test]
@@ -129,12 +148,12 @@ fn fields_are_entered_under_their_declared_names_and_roles() {
     ));
     let code = code.replace(":: tch_ddp :: __private :: ", "");
     for call in [
-        "enter (\"plain\")",
+        "(__visitor , \"plain\" ,",
         "enter_as (\"head\" , \"lm_head\" , Role :: Undeclared)",
         "enter_pattern (\"factors\" , \"H_{k}\" , Role :: Parameter)",
         "enter_as (\"mean\" , \"mean\" , Role :: Buffer)",
-        "enter (\"cache\") ; __visitor . hidden (Hidden :: Skipped)",
-        "enter (\"type\")",
+        "skipped (__visitor , \"cache\")",
+        "(__visitor , \"type\" ,",
     ] {
         assert_eq!(code.matches(call).count(), 2, "{call} in {code}");
     }
@@ -144,7 +163,8 @@ fn fields_are_entered_under_their_declared_names_and_roles() {
 fn each_call_that_enters_has_one_that_leaves() {
     let code = text(&model(
         "enum Stage { Plain(Block), Pair(Block, Tensor), Cross { inner: Box<Block> }, Nothing,
-                      Many(#[dp(buffer)] Vec<Option<Tensor>>), Skipped(#[dp(skip)] u8) }",
+                      Many(#[dp(buffer)] Vec<Option<Tensor>>), Skipped(#[dp(skip)] u8),
+                      Named { #[dp(rename = \"a\")] x: Tensor, #[dp(name = \"b_{k}\")] y: Vec<T> } }",
     ));
     let entered = code.matches(". enter").count() + code.matches(". key").count();
     assert_eq!(entered, code.matches(". leave").count());
@@ -155,7 +175,8 @@ fn each_call_that_enters_has_one_that_leaves() {
 fn a_newtype_adds_nothing_to_names() {
     assert!(!text(&model("struct Head(nn::Linear);")).contains(". enter"));
     assert!(text(&model("struct Head(#[dp(rename = \"w\")] Tensor);")).contains("enter_as"));
-    assert!(text(&model("struct Pair(nn::Linear, nn::Linear);")).contains("enter (\"1\")"));
+    assert!(!text(&model("struct Head(nn::Linear);")).contains(":: fields ("));
+    assert!(text(&model("struct Pair(nn::Linear, nn::Linear);")).contains("\"0 1\""));
 }
 
 #[test]
@@ -185,9 +206,9 @@ fn parameters_that_are_walked_are_bounded_and_others_are_not() {
 #[test]
 fn parameters_are_walked_by_their_bound_and_concrete_types_by_choice() {
     let walked = text(&model("struct Net<B> { b: B }"));
-    assert!(walked.contains("Replicable :: visit (") && !walked.contains("Field ("));
+    assert!(walked.contains(":: Own ;") && !walked.contains("Probe ::"));
     let own = text(&model("#[dp(bound = \"\")] struct Net<B> { b: B }"));
-    assert!(own.contains("Field (") && !own.contains("Replicable :: visit ("));
+    assert!(own.contains("Probe ::") && !own.contains(":: Own ;"));
 }
 
 #[test]

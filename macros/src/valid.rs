@@ -74,7 +74,7 @@ fn returned(ty: &Type) -> Vec<&Type> {
         return returned(ok);
     }
     match kind::shape(ty) {
-        Shape::Option(inner) | Shape::Box(inner) | Shape::List(inner) | Shape::Map(inner) => {
+        Shape::Option(inner) | Shape::Box(inner) | Shape::List(inner) | Shape::Map(_, inner) => {
             returned(inner)
         }
         Shape::Tuple(parts) => parts.into_iter().flat_map(returned).collect(),
@@ -156,7 +156,7 @@ fn part_of_name(text: &LitStr, errors: &mut Errors) {
 fn is_single(ty: &Type) -> bool {
     match kind::shape(ty) {
         Shape::Option(inner) | Shape::Box(inner) => is_single(inner),
-        Shape::List(_) | Shape::Map(_) | Shape::Tuple(_) => false,
+        Shape::List(_) | Shape::Map(..) | Shape::Tuple(_) => false,
         Shape::Leaf => kind::is_scalar(ty) || kind::is_named(ty, &["Tensor"]),
     }
 }

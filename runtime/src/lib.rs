@@ -71,6 +71,7 @@ mod stats;
 mod sync_batch_norm;
 mod tensorboard;
 mod variables;
+mod walk;
 mod weight;
 
 pub use checkpoint::{save, write_atomically};

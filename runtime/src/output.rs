@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 use tch::Tensor;
 use tch::nn::{GRUState, LSTMState};
 
-use crate::__private::sorted;
+use crate::walk::sorted;
 
 /// The output of a forward pass, seen as a list of tensors in a fixed order.
 ///

@@ -1,11 +1,21 @@
 //! Questions that several rules ask of a program.
 
 use super::{
-    Call, ClassRef, Const, Event, EventKind, Object, ObjectClass, ObjectId, PathId, Program,
+    Call, ClassRef, Const, Event, EventKind, Frame, Object, ObjectClass, ObjectId, PathId, Program,
     RankKind, Reach, SAMPLES, Sample, Term, TermKind, Value,
 };
 use crate::model::{BinaryOp, ExprKind, Name, Site};
 use crate::table::Role;
+
+/// The flag by which recipes start the ranks of a node themselves; without it a launcher does.
+const STARTS_RANKS: &str = "multiprocessing_distributed";
+
+fn is_flag(kind: &TermKind) -> bool {
+    match kind {
+        TermKind::Attribute(_, name) | TermKind::Parameter { name, .. } => &**name == STARTS_RANKS,
+        _ => false,
+    }
+}
 
 /// Which wrapper it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -159,8 +169,10 @@ impl<'p> Program<'p> {
                 }
                 _ => false,
             };
-            self.mentions(node.condition, &is_unseen)
-                && SAMPLES.iter().any(|&s| terms.evaluate(node.condition, s).is_none())
+            // Two ranks that surely pass are more than one.
+            let on = SAMPLES.map(|s| terms.evaluate(node.condition, s));
+            let n_pass = on.iter().filter(|v| v.is_some_and(super::term::truth)).count();
+            n_pass < 2 && on.contains(&None) && self.mentions(node.condition, &is_unseen)
         })
     }
 
@@ -170,6 +182,77 @@ impl<'p> Program<'p> {
             self.reach(path),
             Reach::Main | Reach::LocalMain | Reach::Nobody | Reach::Others | Reach::Some
         )
+    }
+
+    /// The place under the rank test that leads to an event: the event's own, or the call of a
+    /// function that runs it.
+    pub fn guarded_site(&self, event: &Event<'p>) -> Site {
+        let tests: Vec<_> = self
+            .conditions(event.path)
+            .filter(|node| self.terms().taint(node.condition).has(super::Taint::RANK))
+            .map(|node| node.frame)
+            .collect();
+        let Some(tested) = tests.last() else { return event.site };
+        let mut site = event.site;
+        let mut at = event.frame;
+        while at != *tested {
+            let frame = self.frame(at);
+            match (frame.call, frame.caller) {
+                (Some(call), Some(caller)) if self.names_what_it_runs(frame, call) => {
+                    site = call;
+                    at = caller;
+                }
+                _ => return event.site,
+            }
+        }
+        site
+    }
+
+    /// A call says by its name what runs, unlike one that is handed a closure.
+    fn names_what_it_runs(&self, frame: &Frame, call: Site) -> bool {
+        let Some(function) = frame.function else { return true };
+        let name = self.function(function).name;
+        let text = self.text(call);
+        let callee = text.split('(').next().unwrap_or_default();
+        let last = callee.rsplit(|c: char| !(c.is_alphanumeric() || c == '_')).next();
+        let is_plain = callee.chars().all(|c| c.is_alphanumeric() || c == '_');
+        let is_called = !is_plain || name.starts_with("__") || last == Some(&*name);
+        &*name != "<lambda>" && (is_called || frame.receiver.is_some())
+    }
+
+    /// All ranks get there where the program leaves it to a launcher to start them, and only
+    /// there: it has a flag of its own by which it starts them itself.
+    pub fn all_run_when_launched(&self, event: &Event<'p>) -> bool {
+        let terms = self.terms();
+        let off = |term: Term| is_flag(terms.kind(term)).then_some(Const::Bool(false));
+        let holds = |path: PathId| {
+            self.tests(path, &is_flag)
+                && SAMPLES.iter().all(|&sample| {
+                    self.conditions(path).all(|node| {
+                        let value = terms.evaluate_with(node.condition, sample, &off, 64);
+                        value.is_none_or(super::term::truth)
+                    })
+                })
+        };
+        !event.modes.spawned
+            && !self.frame(event.frame).orphan
+            && holds(event.path)
+            && self.calls(Role::InitGroup).any(|(init, _)| !init.modes.spawned && holds(init.path))
+    }
+
+    /// The test before an event that asks whether the program starts the ranks itself.
+    pub fn asked_who_starts(&self, event: &Event<'p>) -> Option<Site> {
+        let mut frames = vec![event.frame];
+        while let Some(caller) = frames.last().and_then(|&id| self.frame(id).caller) {
+            frames.push(caller);
+        }
+        let asks = |earlier: &&Event<'p>| {
+            matches!(earlier.kind, EventKind::Test { .. })
+                && frames.contains(&earlier.frame)
+                && earlier.loops.is_some()
+                && self.text(earlier.site).contains(STARTS_RANKS)
+        };
+        self.events()[..event.id.0 as usize].iter().rev().find(asks).map(|test| test.site)
     }
 
     /// The line of a place, from 1.
@@ -256,7 +339,7 @@ impl<'p> Program<'p> {
         if path.taint(self.terms()).has(super::Taint::RANK) {
             return false;
         }
-        !path.terms().any(|term| self.is_private_file(term, 4))
+        !path.terms().any(|term| self.is_private_file(term, 6))
     }
 
     /// In memory, temporary, or named by something of this process alone.
@@ -282,7 +365,17 @@ impl<'p> Program<'p> {
                         .iter()
                         .any(|a| a.value.terms().any(|t| self.is_private_file(t, depth - 1)))
             }
-            TermKind::Text(parts) => parts.iter().any(|&t| self.is_private_file(t, depth - 1)),
+            TermKind::Text(parts) | TermKind::Apply(_, parts) | TermKind::Tuple(parts) => {
+                parts.iter().any(|&t| self.is_private_file(t, depth - 1))
+            }
+            TermKind::Binary(_, a, b) => {
+                self.is_private_file(*a, depth - 1) || self.is_private_file(*b, depth - 1)
+            }
+            TermKind::Attribute(of, _) => self.is_private_file(*of, depth - 1),
+            TermKind::Opaque { site, .. } => {
+                let text = self.text(*site);
+                text.starts_with("tempfile.") || text.starts_with("TemporaryDirectory(")
+            }
             _ => false,
         }
     }

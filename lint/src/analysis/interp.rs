@@ -95,8 +95,17 @@ struct ReturnExit {
 
 #[derive(Clone, Debug, Default)]
 struct LoopExits {
-    breaks: Vec<(Site, Writes)>,
+    breaks: Vec<LoopBreak>,
     trail_base: usize,
+    path_base: usize,
+}
+
+#[derive(Clone, Debug)]
+struct LoopBreak {
+    site: Site,
+    /// The condition under which one turn of the loop ends here.
+    when: Term,
+    writes: Writes,
 }
 
 /// The rest of a `with` whose context manager is a generator: runs at its `yield`.
@@ -206,6 +215,8 @@ pub(super) struct Interpreter<'p> {
     epoch: u64,
     /// Opaque terms that are numbers: what a range counts, and counters that loops change.
     pub counters: FxHashSet<Term>,
+    /// What ranges from 0 count.
+    pub naturals: FxHashSet<Term>,
     /// Conditions that pick one of several items of a container.
     pub selectors: FxHashSet<Term>,
     /// Calls that are statements: nobody takes what they give.
@@ -275,6 +286,7 @@ impl<'p> Interpreter<'p> {
             memo: FxHashMap::default(),
             epoch: 0,
             counters: FxHashSet::default(),
+            naturals: FxHashSet::default(),
             selectors: FxHashSet::default(),
             dropped: FxHashSet::default(),
             given_away: FxHashSet::default(),

@@ -256,6 +256,18 @@ impl Program<'_> {
     /// The condition tests the number of the rank itself, not just something made with it.
     fn parts_ranks(&self, condition: Term) -> bool {
         let terms = self.terms();
+        match terms.kind(condition) {
+            TermKind::And(parts) | TermKind::Or(parts) => {
+                return parts.iter().any(|&part| self.parts_ranks(part));
+            }
+            TermKind::Not(inner) => return self.parts_ranks(*inner),
+            _ => {}
+        }
+        // "Is it distributed at all" holds on all ranks alike.
+        let on = SAMPLES.map(|sample| terms.evaluate(condition, sample));
+        if on[0].is_some() && on.iter().all(|value| *value == on[0]) {
+            return false;
+        }
         terms.taint(condition).has(Taint::RANK)
             && self.mentions(condition, &|kind| {
                 terms.find(kind).is_some_and(|term| {

@@ -349,6 +349,9 @@ impl Terms {
             {
                 facts.taint = facts.taint.with(Taint::RANK);
             }
+            TermKind::Item(a, b) if self.is_own_rank(*a, *b) => {
+                facts.taint = facts.taint.with(Taint::RANK);
+            }
             _ => {}
         }
         facts
@@ -514,6 +517,7 @@ impl Terms {
             TermKind::Rank(kind) => Some(*kind),
             TermKind::SpawnIndex => Some(RankKind::LocalRank),
             TermKind::Attribute(_, name) | TermKind::Parameter { name, .. } => rank_by_name(name),
+            TermKind::Item(of, key) if self.is_own_rank(*of, *key) => Some(RankKind::Rank),
             TermKind::Binary(BinaryOp::Mod, left, right) => {
                 let left = self.rank_kind(*left)?;
                 let by = self.rank_kind(*right)?;
@@ -576,6 +580,7 @@ impl Terms {
             TermKind::Attribute(_, name) | TermKind::Parameter { name, .. } => {
                 value_by_name(name, sample)
             }
+            TermKind::Item(of, key) if self.is_own_rank(*of, *key) => Some(Const::Int(sample.rank)),
             TermKind::Binary(op, left, right) => match self.told.get(&term) {
                 Some(kind) => Some(Const::Int(kind.of(sample))),
                 None => arithmetic(*op, value(*left)?, value(*right)?),
@@ -590,6 +595,14 @@ impl Terms {
             TermKind::Or(parts) => all(parts.iter().map(|&p| value(p)), false),
             _ => None,
         }
+    }
+
+    /// `opt.gpu_ranks[device]`: of the ranks that run here, this process's own.
+    fn is_own_rank(&self, list: Term, key: Term) -> bool {
+        let is_list = matches!(self.kind(list),
+            TermKind::Attribute(_, name) | TermKind::Parameter { name, .. }
+                if matches!(&**name, "ranks" | "gpu_ranks" | "device_ranks"));
+        is_list && self.as_const(key).is_none()
     }
 
     fn evaluate_compare(

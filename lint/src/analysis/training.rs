@@ -192,10 +192,15 @@ impl<'p> Program<'p> {
 
     /// The first line of a loop.
     pub fn loop_head(&self, node: &LoopNode) -> Site {
-        let text = self.text(node.site);
+        self.head_of(node.site)
+    }
+
+    /// The first line of a statement.
+    pub fn head_of(&self, site: Site) -> Site {
+        let text = self.text(site);
         let length = text.find(['\n', '\r']).unwrap_or(text.len());
-        let end = node.site.span.start + length as u32;
-        Site { file: node.site.file, span: crate::model::Span { start: node.site.span.start, end } }
+        let end = site.span.start + length as u32;
+        Site { file: site.file, span: crate::model::Span { start: site.span.start, end } }
     }
 
     /// The names of outside classes and calls that a class of the project is made of.

@@ -82,7 +82,11 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
 
 fn tell(program: &Program<'_>, report: &mut Report<'_>, divergence: &Divergence) {
     let event = program.event(divergence.event);
-    let site = guarded_site(program, event);
+    let site = match divergence.undecided {
+        // Some ranks left before.
+        Some(parted) if !holds(program, parted, event) => program.head_of(parted),
+        _ => program.guarded_site(event),
+    };
     let (does, does_not) = match divergence.undecided {
         Some(_) => ("some ranks".to_owned(), "the other ranks".to_owned()),
         None => (
@@ -128,6 +132,18 @@ fn tell(program: &Program<'_>, report: &mut Report<'_>, divergence: &Divergence)
     }
 }
 
+/// The event, or the call that leads to it, stands inside a statement.
+fn holds(program: &Program<'_>, statement: Site, event: &Event<'_>) -> bool {
+    let inside = |site: Site| site.file == statement.file && statement.span.contains(site.span);
+    let mut at = Some(event.frame);
+    let mut found = inside(event.site);
+    while let Some(frame) = at.filter(|_| !found).map(|frame| program.frame(frame)) {
+        found = frame.call.is_some_and(inside);
+        at = frame.caller;
+    }
+    found
+}
+
 /// What ranks run one after the other, with lines; those of other files with their names.
 fn trace(program: &Program<'_>, near: Site, events: &[EventId]) -> String {
     if events.is_empty() {
@@ -152,30 +168,6 @@ fn trace(program: &Program<'_>, near: Site, events: &[EventId]) -> String {
 /// Only some ranks join the group: the program gives ranks different roles.
 fn starts_on_some(program: &Program<'_>) -> bool {
     program.calls(Role::InitGroup).any(|(event, _)| program.reach(event.path) != Reach::Every)
-}
-
-/// The place under the rank test that leads to the collective: the collective itself, or the
-/// call of a function that runs it.
-fn guarded_site(program: &Program<'_>, event: &Event<'_>) -> Site {
-    let tests: Vec<_> = program
-        .conditions(event.path)
-        .filter(|node| program.terms().taint(node.condition).has(Taint::RANK))
-        .map(|node| node.frame)
-        .collect();
-    let Some(tested) = tests.last() else { return event.site };
-    let mut site = event.site;
-    let mut at = event.frame;
-    while at != *tested {
-        let frame = program.frame(at);
-        match (frame.call, frame.caller) {
-            (Some(call), Some(caller)) => {
-                site = call;
-                at = caller;
-            }
-            _ => return event.site,
-        }
-    }
-    site
 }
 
 /// The class that a sample stands for, beside another.
@@ -213,6 +205,33 @@ fn called(program: &Program<'_>, event: EventId) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_test_of_whether_there_are_ranks_is_silent() {
+        check_python(
+            "
+import os, torch
+import torch.distributed as dist
+RANK = int(os.getenv('RANK', '-1'))
+LOCAL_RANK = int(os.getenv('LOCAL_RANK', '-1'))
+def train(device):
+    cuda = device.type != 'cpu'
+    net = torch.nn.Linear(2, 2).to(device)
+    if cuda and RANK != -1:
+        net = torch.nn.parallel.DistributedDataParallel(net, device_ids=[LOCAL_RANK])
+    return net
+def pick(name):
+    return torch.device('cuda:0' if name else 'cpu')
+if __name__ == '__main__':
+    device = pick(os.getenv('DEVICE'))
+    if LOCAL_RANK != -1:
+        device = torch.device('cuda', LOCAL_RANK)
+        torch.cuda.set_device(LOCAL_RANK)
+        dist.init_process_group('nccl')
+    train(device)
+",
+        );
+    }
 
     #[test]
     fn a_collective_one_call_away_from_the_guard_counts() {

@@ -180,7 +180,7 @@ fn in_every_arm(program: &Program<'_>, event: &Event<'_>, wrapper: ObjectId) -> 
     let mut all = mine;
     for (other, forward) in program.forwards() {
         let near = other.id != event.id
-            && other.loops == event.loops
+            && same_loops(program, other, event)
             && forward.via == Via::Wrapper(wrapper)
             && other.modes.grad == event.modes.grad;
         if near {
@@ -194,6 +194,12 @@ fn in_every_arm(program: &Program<'_>, event: &Event<'_>, wrapper: ObjectId) -> 
         }
     }
     all == [true; 4]
+}
+
+/// The same loops stand around both, whichever call led into them.
+fn same_loops(program: &Program<'_>, a: &Event<'_>, b: &Event<'_>) -> bool {
+    let of = |event: &Event<'_>| program.loops(event.loops).map(|(_, node)| node.site);
+    a.loops == b.loops || of(a).eq(of(b))
 }
 
 /// The wrapper broadcasts buffers in its forward.

@@ -1,6 +1,6 @@
 use rustc_hash::FxHashSet;
 
-use crate::analysis::{Call, Event, FunctionRef, RankKind, Term, TermKind, Value};
+use crate::analysis::{Call, Event, FunctionRef, RankKind, Taint, Term, TermKind, Value};
 use crate::prelude::*;
 use crate::table::Role;
 
@@ -73,6 +73,7 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
     for event in program.events() {
         let crate::analysis::EventKind::Call(call) = &event.kind else { continue };
         if is_only_node(program, event)
+            || program.runs_in_parent(event) && !program.frame(event.frame).orphan
             || !indices(program, call).iter().any(|i| is_global(program, i))
         {
             continue;
@@ -126,7 +127,12 @@ fn indices(program: &Program<'_>, call: &Call<'_>) -> Vec<Value> {
 }
 
 fn is_global(program: &Program<'_>, index: &Value) -> bool {
-    index.terms().any(|term| is_global_term(program, term))
+    // A rank within a group that is not known may be that on the node.
+    let is_other = |term: Term| {
+        matches!(program.terms().kind(term), TermKind::Opaque { .. })
+            && program.terms().taint(term).has(Taint::RANK)
+    };
+    index.terms().any(|term| is_global_term(program, term)) && !index.terms().any(is_other)
 }
 
 fn is_global_term(program: &Program<'_>, term: Term) -> bool {
@@ -147,6 +153,42 @@ fn is_global_term(program: &Program<'_>, term: Term) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_rank_in_a_group_of_the_node_is_silent() {
+        check_files(&[
+            (
+                "comm.py",
+                "
+import torch.distributed as dist
+GROUP = None
+def get_local_rank():
+    if GROUP is None:
+        return dist.get_rank()
+    return dist.get_rank(group=GROUP)
+",
+            ),
+            (
+                "main.py",
+                "
+import os, torch
+import torch.distributed as dist
+import comm
+def work():
+    rank = comm.get_local_rank()
+    torch.cuda.set_device(rank)
+if __name__ == '__main__':
+    dist.init_process_group('nccl')
+    node = int(os.environ['NODE_RANK'])
+    for index in range(2):
+        group = dist.new_group(list(range(index * 8, index * 8 + 8)))
+        if index == node:
+            comm.GROUP = group
+    work()
+",
+            ),
+        ]);
+    }
 
     #[test]
     fn a_rank_of_the_environment_through_objects_counts() {

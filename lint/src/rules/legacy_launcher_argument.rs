@@ -1,3 +1,4 @@
+use crate::analysis::models::Access;
 use crate::analysis::{ArgumentValue, Call, Event, EventKind};
 use crate::prelude::*;
 use crate::python::edit::Editor;
@@ -63,6 +64,18 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
             continue;
         }
         let both = says("--local-rank");
+        let unused = !program
+            .models()
+            .mentions()
+            .any(|m| &*m.name == "local_rank" && m.access == Access::Read);
+        if unused {
+            report
+                .at(event.site, "`--local_rank` is accepted here, and nothing reads it")
+                .level(Level::Advice)
+                .why("`torch.distributed.launch` of torch 2 passes `--local-rank`, and it fails")
+                .help("start with torchrun, and leave the argument out");
+            continue;
+        }
         let draft = report.at(event.site, "the local rank comes from `--local_rank` alone");
         if both {
             draft
@@ -122,6 +135,21 @@ fn reads_environment(program: &Program<'_>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_argument_that_nothing_reads_is_advice() {
+        check_python(
+            "
+import argparse, os, torch
+parser = argparse.ArgumentParser()
+parser.add_argument('--local_rank', default=0, type=int, help='ignored')  # ~ legacy-launcher-argument: nothing reads it
+args = parser.parse_args()
+rank = int(os.environ['RANK'])
+torch.distributed.init_process_group('nccl', rank=rank, world_size=int(os.environ['WORLD_SIZE']))
+torch.cuda.set_device(rank % torch.cuda.device_count())
+",
+        );
+    }
 
     #[test]
     fn a_helper_that_adds_the_argument_counts() {

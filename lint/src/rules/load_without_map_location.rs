@@ -1,5 +1,5 @@
 use crate::analysis::devices::Device;
-use crate::analysis::{Call, Event, Given, Reach};
+use crate::analysis::{Call, Event, Given, Reach, Term, Value};
 use crate::prelude::*;
 use crate::python::edit::Editor;
 use crate::table::Role;
@@ -83,7 +83,10 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
         if !is_torch || has_map_location(program, call) || !runs_on_every_rank(program, event) {
             continue;
         }
-        if !program.names_a_shared_file(call) || !is_state(program, event, call) {
+        if !program.names_a_shared_file(call)
+            || is_published(program, call)
+            || !is_state(program, event, call)
+        {
             continue;
         }
         let file = program.file_text(call, event).unwrap_or_else(|| "the file".to_owned());
@@ -93,6 +96,22 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
             .help("load to the CPU: `map_location=\"cpu\"`; `load_state_dict` moves what it copies")
             .fix(fix(program, event));
     }
+}
+
+/// What others put on the web, as a rule from the CPU.
+fn is_published(program: &Program<'_>, call: &Call<'_>) -> bool {
+    let is_url = |term: Term| {
+        let text = program.terms().as_str(term);
+        text.is_some_and(|t| t.starts_with("http://") || t.starts_with("https://"))
+    };
+    let of = |value: &Value| value.terms().any(is_url);
+    program.file_argument(call).is_some_and(|file| {
+        of(file)
+            || file
+                .terms()
+                .filter_map(|t| program.object_of(t))
+                .any(|opened| opened.arguments.iter().any(|a| of(&a.value)))
+    })
 }
 
 /// tch: `CModule::load`, which names no device.
@@ -142,7 +161,7 @@ fn is_state(program: &Program<'_>, event: &Event<'_>, call: &Call<'_>) -> bool {
         let state = load.value_at(0, "state_dict");
         state.is_some_and(|state| program.origins_behind(state).contains(&event.id))
     });
-    let is_model = |value: &crate::analysis::Value| value == &call.result;
+    let is_model = |value: &Value| value == &call.result;
     loads
         || program
             .calls(Role::WrapDdp)
@@ -162,6 +181,23 @@ fn fix(program: &Program<'_>, event: &Event<'_>) -> Option<Fix> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn weights_from_the_web_are_silent() {
+        check_python(
+            "
+import blobfile as bf
+import torch
+import torch.distributed as dist
+dist.init_process_group('nccl')
+torch.cuda.set_device(dist.get_rank() % 8)
+net = torch.nn.Linear(2, 2)
+with bf.BlobFile('https://example.org/net.pt', 'rb') as f:
+    net.load_state_dict(torch.load(f))
+net.cuda()
+",
+        );
+    }
 
     #[test]
     fn a_resume_in_a_trainer_of_another_file_counts() {

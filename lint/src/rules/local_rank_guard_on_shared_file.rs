@@ -88,7 +88,7 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
             if handled || !shared || program.is_orphan(event) {
                 continue;
             }
-            if program.reach(event.path) != Reach::LocalMain {
+            if program.reach(event.path) != Reach::LocalMain || is_staged(program, call) {
                 continue;
             }
             let Some(guard) = guard(program, event) else { continue };
@@ -106,6 +106,20 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
             }
         }
     }
+}
+
+/// Data copied from elsewhere: each node wants its own. Not what the program wrote before.
+fn is_staged(program: &Program<'_>, call: &Call<'_>) -> bool {
+    let copies = call.name.is_some_and(|n| n.starts_with("shutil.copy") || &*n == "shutil.move");
+    let source = call.arguments.first().map(|a| &a.value);
+    let is_own = || {
+        program.calls(Role::Save).any(|(_, save)| {
+            program.file_argument(save).is_some_and(|file| {
+                file.terms().any(|t| source.is_some_and(|s| s.terms().any(|u| u == t)))
+            })
+        })
+    };
+    copies && !is_own()
 }
 
 /// The global rank is the index that `mp.spawn` gives.
@@ -149,6 +163,24 @@ fn is_on_the_node(program: &Program<'_>, call: &Call<'_>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn data_staged_on_each_node_is_silent() {
+        check_python(
+            "
+import os, shutil
+import torch.distributed as dist
+dist.init_process_group('nccl', rank=int(os.environ['SLURM_PROCID']))
+node = int(os.environ['SLURM_NODEID'])
+local_rank = int(os.environ['LOCAL_RANK'])
+def stage(source, target):
+    if local_rank == 0:
+        shutil.copyfile(source, target)
+for name in ('train.zip', 'val.zip'):
+    stage('/data/' + name, name)
+",
+        );
+    }
 
     #[test]
     fn a_guard_in_a_caller_with_a_node_rank_counts() {

@@ -1,5 +1,5 @@
 use crate::analysis::rankflow::LocalDecision;
-use crate::analysis::{Call, EventKind, Term, TermKind};
+use crate::analysis::{Call, EventKind, ObjectClass, Taint, Term, TermKind, Value};
 use crate::model::CompareOp;
 use crate::prelude::*;
 use crate::table::Role;
@@ -98,6 +98,9 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
             || looks_from_afar(program, decision.condition)
             || asks_whether_there_is(program, decision.condition)
             || all_may_have_it(program, decision.condition)
+            || asks_for_an_input(program, decision.condition)
+            || asks_for_the_form(program, decision.condition)
+            || is_vague(program, &decision)
         {
             continue;
         }
@@ -177,6 +180,77 @@ fn all_may_have_it(program: &Program<'_>, condition: Term) -> bool {
     source_of(program, condition) == DATA && (is_loaded || calls.iter().all(is_shared))
 }
 
+/// `os.path.isdir(args.data)`: a folder that the command line names is there for all ranks.
+fn asks_for_an_input(program: &Program<'_>, condition: Term) -> bool {
+    let origins = program.terms().origins(condition);
+    let mut tests = origins.iter().filter_map(|&origin| {
+        program.event(origin).call().filter(|call| call.role == Role::PathExists)
+    });
+    let is_input = |call: &Call<'_>| {
+        let given = call.receiver.as_ref().or(call.arguments.first().map(|a| &a.value));
+        call.name.is_some_and(|n| n.ends_with("isdir") || n.ends_with("is_dir"))
+            && given.and_then(Value::single).is_some_and(|t| {
+                matches!(program.terms().kind(t), TermKind::Attribute(of, _)
+                    if program.object_of(*of).is_some_and(|o| o.class == ObjectClass::Arguments))
+            })
+    };
+    source_of(program, condition) == DISK && tests.all(is_input)
+}
+
+/// What kind of thing a value is, or whether there is one, is alike on all ranks.
+fn asks_for_the_form(program: &Program<'_>, condition: Term) -> bool {
+    let terms = program.terms();
+    if terms.is_huge(condition) {
+        return false;
+    }
+    match terms.kind(condition) {
+        TermKind::And(parts) | TermKind::Or(parts) => parts
+            .iter()
+            .all(|&p| !terms.taint(p).has(Taint::LOCAL) || asks_for_the_form(program, p)),
+        TermKind::Not(inner) => asks_for_the_form(program, *inner),
+        TermKind::Compare(CompareOp::Is, a, b) => *a == terms.none || *b == terms.none,
+        TermKind::Apply(name, _) => {
+            matches!(&**name, "isinstance" | "hasattr" | "callable" | "issubclass")
+        }
+        _ => is_type_test(program, condition),
+    }
+}
+
+fn is_type_test(program: &Program<'_>, condition: Term) -> bool {
+    match *program.terms().kind(condition) {
+        TermKind::Opaque { site, .. } => {
+            let text = program.text(site);
+            ["isinstance(", "hasattr(", "torch.is_tensor("].iter().any(|t| text.starts_with(t))
+        }
+        _ => false,
+    }
+}
+
+/// Nothing shows that the ranks differ: items that a loop walks over, as many as there are
+/// (`uneven-iterations` asks), steps that are counted, data of unknown descent.
+fn is_vague(program: &Program<'_>, decision: &LocalDecision) -> bool {
+    let terms = program.terms();
+    if source_of(program, decision.condition) != DATA {
+        return false;
+    }
+    let walks = program.text(decision.site).starts_with("for ")
+        && terms.range_bounds(decision.condition).is_none();
+    let is_local = |t: &Term| terms.taint(*t).has(Taint::LOCAL);
+    let is_leaf =
+        |t: &Term| matches!(terms.kind(*t), TermKind::Opaque { .. } | TermKind::Attribute(..));
+    let parts = program.parts_of(decision.condition);
+    let mut leaves = parts.iter().filter(|t| is_leaf(t) && is_local(t)).peekable();
+    let counts = leaves.peek().is_some() && leaves.all(|&t| program.is_counter(t));
+    let origins = terms.origins(decision.condition);
+    let reads = origins.iter().any(|&origin| {
+        program
+            .event(origin)
+            .call()
+            .is_some_and(|c| matches!(c.role, Role::HostRead | Role::Reduce))
+    });
+    walks || origins.is_empty() || counts && !reads
+}
+
 /// A condition of more parts than people write: it tells by which ways a value came here.
 const N_PARTS_MAX: usize = 12;
 
@@ -248,6 +322,42 @@ settings['run'] = uuid.uuid4()
 for step in range(100):
     if step % settings['period'] == 0:
         dist.barrier()
+",
+        );
+    }
+
+    #[test]
+    fn folders_of_the_command_line_and_questions_of_form_are_silent() {
+        check_python(
+            "
+import argparse, os, torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader
+args = argparse.ArgumentParser().parse_args()
+def gather(x):
+    if isinstance(x, (tuple, list)):
+        return [gather(part) for part in x]
+    dist.all_reduce(x)
+    return x
+class Ahead:
+    def __init__(self, loader):
+        self.items = iter(loader)
+    def next(self):
+        try:
+            self.batch = next(self.items)
+        except StopIteration:
+            self.batch = None
+        return self.batch
+dist.init_process_group('nccl')
+model = DDP(torch.nn.Linear(2, 2))
+if os.path.isdir(args.extra):
+    gather(torch.ones(1))
+ahead = Ahead(DataLoader([1, 2], sampler=torch.utils.data.DistributedSampler([1, 2])))
+batch = ahead.next()
+while batch is not None:
+    gather(model(batch)).sum().backward()
+    batch = ahead.next()
 ",
         );
     }

@@ -1,5 +1,5 @@
 use crate::analysis::facts::Wrapper;
-use crate::analysis::{Event, EventId, Value, Via};
+use crate::analysis::{Event, EventId, ObjectId, Value, Via};
 use crate::prelude::*;
 use crate::table::Role;
 
@@ -121,6 +121,7 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
                     .why("it is harder to weight over ranks, to log and to replace there")
                     .help("return the outputs, and compute the loss from them outside");
             }
+            Wrapper::Dp if gathers_itself(program, wrapper) => {}
             Wrapper::Dp => vector_loss(program, report, outer.id, event),
         }
     }
@@ -138,6 +139,14 @@ fn gives(program: &Program<'_>, output: &Value, loss: EventId) -> bool {
                 })
             })
         })
+}
+
+/// A wrapper of the project that brings the outputs together in a way of its own.
+fn gathers_itself(program: &Program<'_>, wrapper: ObjectId) -> bool {
+    let class = program.class_of(program.object(wrapper));
+    class.is_some_and(|class| {
+        ["forward", "gather"].iter().any(|name| program.class_member(class, name).is_some())
+    })
 }
 
 /// The backward of a gathered loss that nothing reduced.
@@ -185,6 +194,30 @@ fn vector_loss(program: &Program<'_>, report: &mut Report<'_>, outer: EventId, l
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_criterion_that_gathers_by_itself_is_silent() {
+        check_python(
+            "
+import torch
+from torch.nn.parallel import DataParallel
+class ParallelCriterion(DataParallel):
+    def forward(self, outputs, *targets):
+        parts = [self.module(o, *targets) for o in outputs]
+        return sum(parts) / len(parts)
+class Criterion(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.ce = torch.nn.CrossEntropyLoss()
+    def forward(self, out, y):
+        return self.ce(out, y)
+net = torch.nn.DataParallel(torch.nn.Linear(2, 2)).cuda()
+criterion = ParallelCriterion(Criterion()).cuda()
+for x, y in []:
+    criterion(net(x), y).backward()
+",
+        );
+    }
 
     #[test]
     fn a_functional_loss_in_a_helper_of_the_model_counts() {

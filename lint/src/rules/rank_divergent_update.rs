@@ -92,10 +92,14 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
             if parted && !is_mended(program, event) && !others_do_too(program, event, role) {
                 let called = program.callee_text(event).unwrap_or("this");
                 let who = if reach == Reach::Main { "rank 0 alone" } else { "some ranks only" };
-                report
-                    .at(event.site, format!("{who} runs `{called}`: the replicas part here"))
+                let site = program.guarded_site(event);
+                let draft = report
+                    .at(site, format!("{who} runs `{called}`: the replicas part here"))
                     .why("nothing makes the replicas equal again; they train different models")
                     .help("let every rank do it, or broadcast the result to all ranks");
+                if site != event.site {
+                    draft.related(event.site, "it is run here");
+                }
             }
         }
     }

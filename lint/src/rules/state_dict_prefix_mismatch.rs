@@ -551,6 +551,39 @@ mod tests {
     use super::*;
 
     #[test]
+    fn an_unwrap_by_the_type_itself_is_silent() {
+        check_files(&[
+            (
+                "parallel.py",
+                "
+import torch.nn as nn
+def is_parallel(net):
+    return type(net) in (nn.parallel.DataParallel, nn.parallel.DistributedDataParallel)
+def bare(net):
+    return net.module if is_parallel(net) else net
+",
+            ),
+            (
+                "main.py",
+                "
+import argparse, torch
+import torch.nn as nn
+from parallel import bare
+args = argparse.ArgumentParser().parse_args()
+net = nn.Linear(2, 2).cuda()
+if args.resume:
+    net.load_state_dict(torch.load('last.pt', map_location='cpu')['model'])
+if args.gpus > 1:
+    net = nn.DataParallel(net)
+for x in range(3):
+    net(x).sum().backward()
+torch.save({'model': bare(net).state_dict()}, 'last.pt')
+",
+            ),
+        ]);
+    }
+
+    #[test]
     fn a_program_of_its_own_that_loads_bare_counts() {
         check_files(&[
             ("model.py", "

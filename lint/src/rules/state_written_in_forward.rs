@@ -93,7 +93,8 @@ fn check_attributes(program: &Program<'_>, report: &mut Report<'_>) {
         let Some((wrapper, kind)) = program.wrapper_around(event).or_else(by_part) else {
             continue;
         };
-        if event.modes.forward.is_none() || !program.is_module(*of) || name.starts_with("__") {
+        let is_own = event.modes.forward.is_some() && program.is_module(*of);
+        if !is_own || name.starts_with("__") || converts_itself(program, event, *name) {
             continue;
         }
         let Some(class) = program.object_of(*of).and_then(|o| program.class_of(o)) else {
@@ -167,6 +168,34 @@ fn mentions_itself(program: &Program<'_>, event: &Event<'_>, name: Name) -> bool
             _ => false,
         })
     })
+}
+
+/// `self.x = self.x.to(device)`: the same content, where or as what it is needed.
+fn converts_itself(program: &Program<'_>, event: &Event<'_>, name: Name) -> bool {
+    let Some(function) = program.frame(event.frame).function else { return false };
+    let body = &program.function(function).body;
+    assigned_at(body, event.site.span).is_some_and(|value| is_conversion(value, name))
+}
+
+fn is_conversion(value: &Expr, of: Name) -> bool {
+    let ExprKind::Call { callee, .. } = &value.kind else { return false };
+    let ExprKind::Attribute { value: receiver, name, .. } = &callee.kind else { return false };
+    let converts = matches!(
+        &**name,
+        "to" | "type_as"
+            | "type"
+            | "cuda"
+            | "cpu"
+            | "float"
+            | "half"
+            | "double"
+            | "long"
+            | "contiguous"
+            | "detach"
+    );
+    let is_itself = matches!(&receiver.kind,
+        ExprKind::Attribute { value, name, .. } if *name == of && is_self(value));
+    converts && (is_itself || is_conversion(receiver, of))
 }
 
 /// The value of the assignment whose target is at a place.
@@ -444,6 +473,27 @@ fn each_name(body: &[Stmt], each: &mut dyn FnMut(Span, Name)) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_constant_that_follows_its_input_is_silent() {
+        check_python(
+            "
+import torch
+class Anchors(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = torch.nn.Linear(4, 4)
+        self.boxes = torch.ones(9, 4)
+    def forward(self, x):
+        self.boxes = self.boxes.type_as(x)
+        self.boxes = self.boxes.to(x.device).float()
+        return self.fc(x) + self.boxes
+net = torch.nn.DataParallel(Anchors()).cuda()
+for x in range(3):
+    net(x).sum().backward()
+",
+        );
+    }
 
     #[test]
     fn a_memory_kept_in_forward_counts() {

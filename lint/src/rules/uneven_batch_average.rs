@@ -2,7 +2,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::analysis::facts::Wrapper;
 use crate::analysis::{
-    ArgumentValue, Call, Const, Event, EventKind, SAMPLES, Taint, Term, TermKind, Value,
+    ArgumentValue, Call, Const, Event, EventKind, Forward, Object, SAMPLES, Taint, Term, TermKind,
+    Value, Via,
 };
 use crate::model::BinaryOp;
 use crate::prelude::*;
@@ -70,12 +71,16 @@ declare_rule! {
 }
 
 fn check(program: &Program<'_>, report: &mut Report<'_>) {
+    uneven_chunks(program, report);
     if !program.is_distributed() || program.weights_by_counts() {
         return;
     }
     divided_by_own_counts(program, report);
     for (site, value) in program.batch_sizes() {
-        if !program.depends_on_rank(&value) || only_evaluates(program, site) {
+        if !program.depends_on_rank(&value)
+            || is_capped(program, &value)
+            || only_evaluates(program, site)
+        {
             continue;
         }
         let sizes = sizes(program, &value);
@@ -107,6 +112,91 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
             }
         });
     }
+}
+
+/// `min(size, len(dataset))`: no rank is meant to take another size.
+fn is_capped(program: &Program<'_>, value: &Value) -> bool {
+    value.terms().any(|term| {
+        let parts = program.parts_of(term);
+        parts.iter().any(|&part| match program.terms().kind(part) {
+            TermKind::Apply(name, _) => matches!(&**name, "min" | "len"),
+            TermKind::Opaque { site, .. } => program.text(*site).starts_with("min("),
+            _ => false,
+        })
+    })
+}
+
+/// A `DataParallel` that cuts the batch into chunks of different sizes, around a model that
+/// averages over its own chunk: the mean of these means counts each device the same.
+fn uneven_chunks(program: &Program<'_>, report: &mut Report<'_>) {
+    let terms = program.terms();
+    for wrapper in program.objects() {
+        let is_dp = program.wrapper_kind(wrapper.id) == Some(Wrapper::Dp);
+        let Some(sizes) = chunk_sizes(program, wrapper).filter(|_| is_dp) else { continue };
+        let through = program.forwards().filter(|(event, forward)| {
+            forward.via == Via::Wrapper(wrapper.id) && program.trained().contains(&event.id)
+        });
+        let averages = |forward: &Forward<'_>| {
+            program.calls(Role::Loss).any(|(event, call)| {
+                event.modes.wrapper == Some(wrapper.id)
+                    && !is_unreduced(program, call)
+                    && forward.result.comes_from(terms, event.id)
+            })
+        };
+        let Some((outer, _)) = through.filter(|(_, f)| averages(f)).last() else { continue };
+        let mean = program.calls(Role::Reduce).find(|(event, call)| {
+            let mut given = call.receiver.iter().chain(call.arguments.iter().map(|a| &a.value));
+            event.modes.forward.is_none()
+                && call.name.is_some_and(|n| n.ends_with("mean"))
+                && given.any(|value| value.comes_from(terms, outer.id))
+        });
+        let Some((mean, _)) = mean else { continue };
+        report
+            .at(mean.site, "the chunks of the devices differ in size, and their losses count alike")
+            .why("a sample in the small chunk of the first device weighs more than the others")
+            .help(
+                "return the loss of each sample, or weight the losses by the chunks' sizes \
+                 before they are averaged",
+            )
+            .related(sizes, "the sizes are given here");
+    }
+}
+
+/// Where a wrapper of the project is told the sizes of its chunks.
+fn chunk_sizes(program: &Program<'_>, wrapper: &Object<'_>) -> Option<Site> {
+    let class = program.class_of(wrapper)?;
+    let constructor = program.class_member(class, "__init__")?;
+    let TermKind::Function { function, .. } = *program.terms().kind(constructor) else {
+        return None;
+    };
+    let parameters = &program.function(function).parameters;
+    let is_size = |a: &&ArgumentValue<'_>| {
+        let by_position = || Some(parameters.get(a.position? + 1)?.name);
+        let name = a.name.or_else(by_position);
+        let is_named = name.is_some_and(|n| {
+            matches!(&*n, "chunk_sizes" | "chunk_size" | "gpu0_bsz" | "gpu0_batch_size")
+        });
+        is_named && a.value.single() != Some(program.terms().none)
+    };
+    let given = wrapper.arguments.iter().find(is_size)?;
+    Some(Site { file: wrapper.site.file, span: given.expr.span })
+}
+
+/// `reduction="none"`: a loss for each sample.
+fn is_unreduced(program: &Program<'_>, call: &Call<'_>) -> bool {
+    let made = call.receiver.as_ref().and_then(|r| program.object_in(r));
+    let of_object = made.into_iter().flat_map(|o| &o.arguments);
+    let none = |a: &ArgumentValue<'_>| {
+        let told = a.value.single();
+        match a.name.as_deref() {
+            Some("reduction") => {
+                told.and_then(|t| program.terms().as_str(t)).as_deref() == Some("none")
+            }
+            Some("reduce") => told == Some(program.terms().no),
+            _ => false,
+        }
+    };
+    call.arguments.iter().chain(of_object).any(none)
 }
 
 /// A loader whose batches only go through models that are not trained on them.
@@ -380,6 +470,29 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_size_capped_by_the_data_is_silent() {
+        check_python(
+            "
+import os
+import torch.distributed as dist
+from torch.utils.data import DataLoader
+rank = int(os.environ['RANK'])
+dist.init_process_group('nccl')
+class Data:
+    def __init__(self, rank):
+        self.items = list(range(100))[rank::4]
+    def __len__(self):
+        return len(self.items)
+def make(size, rank):
+    data = Data(rank)
+    return DataLoader(data, batch_size=min(size, len(data)))
+for x in make(16, rank):
+    pass
+",
+        );
+    }
+
+    #[test]
     fn the_recipe_for_a_full_gpu_counts_and_tells_the_true_batch() {
         check_python(
             "
@@ -546,6 +659,79 @@ with torch.no_grad():
         net.module(x)
 ",
         );
+    }
+
+    const CHUNKS: &str = "
+import torch
+from torch.nn.modules import Module
+from torch.nn.parallel.parallel_apply import parallel_apply
+from torch.nn.parallel.replicate import replicate
+from torch.nn.parallel.scatter_gather import gather
+class _Uneven(Module):
+    def __init__(self, module, device_ids=None, output_device=None, dim=0, chunk_sizes=None):
+        super(_Uneven, self).__init__()
+        self.module = module
+        self.device_ids = device_ids
+        self.chunk_sizes = chunk_sizes
+    def forward(self, *inputs):
+        replicas = self.replicate(self.module, self.device_ids)
+        outputs = self.parallel_apply(replicas, self.scatter(inputs))
+        return self.gather(outputs, 0)
+    def replicate(self, module, ids):
+        return replicate(module, ids)
+    def scatter(self, inputs):
+        return [inputs]
+    def parallel_apply(self, replicas, inputs):
+        return parallel_apply(replicas, inputs)
+    def gather(self, outputs, device):
+        return gather(outputs, device)
+def Parallel(module, device_ids=None, chunk_sizes=None):
+    if chunk_sizes is None:
+        return torch.nn.DataParallel(module, device_ids)
+    return _Uneven(module, device_ids, None, 0, chunk_sizes)
+";
+
+    #[test]
+    fn chunks_of_different_sizes_count() {
+        let main = |reduction: &str| {
+            format!(
+                "
+import argparse
+import torch
+from parallel import Parallel
+class WithLoss(torch.nn.Module):
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+        self.loss = torch.nn.L1Loss(reduction='{reduction}')
+    def forward(self, batch):
+        out = self.net(batch['x'])
+        return out, self.loss(out, batch['y'])
+class Trainer:
+    def __init__(self, net, opt):
+        self.net = WithLoss(net)
+        self.opt = opt
+    def place(self, gpus, sizes):
+        if len(gpus) > 1:
+            self.net = Parallel(self.net, device_ids=gpus, chunk_sizes=sizes).to('cuda')
+    def epoch(self, batches):
+        for batch in batches:
+            _, loss = self.net(batch)
+            loss = loss.mean(){}
+            loss.backward()
+            self.opt.step()
+opt = argparse.ArgumentParser().parse_args()
+net = torch.nn.Linear(2, 2)
+trainer = Trainer(net, torch.optim.SGD(net.parameters(), 0.1))
+trainer.place(opt.gpus, opt.chunk_sizes)
+for _ in range(3):
+    trainer.epoch([])
+",
+                if reduction == "mean" { "  # ~ uneven-batch-average: chunks" } else { "" }
+            )
+        };
+        check_files(&[("parallel.py", CHUNKS), ("main.py", &main("mean"))]);
+        check_files(&[("parallel.py", CHUNKS), ("main.py", &main("none"))]);
     }
 
     #[test]

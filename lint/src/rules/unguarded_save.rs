@@ -74,25 +74,34 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
     }
     for role in [Role::Save, Role::WriteFile] {
         for (event, call) in program.calls(role) {
-            if is_written_by_all(program, event, call) {
+            let launched = is_written_when_launched(program, event, call);
+            if launched || is_written_by_all(program, event, call) {
                 let called = program.callee_text(event).unwrap_or("this");
-                let message = match program.file_text(call, event) {
+                let mut message = match program.file_text(call, event) {
                     Some(path) => format!("every rank writes {path} here, with `{called}`"),
                     None => format!("every rank runs `{called}` on one file"),
                 };
-                report
-                    .at(event.site, message)
-                    .why("the writes of several processes interleave and damage the file")
-                    .help(match program.language {
-                        Language::Python => {
-                            "let rank 0 alone write it: `if dist.get_rank() == 0:`, \
+                if launched {
+                    message += " where a launcher such as torchrun starts the ranks";
+                }
+                let asked = program.asked_who_starts(event).filter(|_| launched);
+                let draft = report
+                    .at(asked.unwrap_or(event.site), message)
+                    .why("the writes of several processes interleave and damage the file");
+                let draft = match asked {
+                    Some(_) => draft.related(event.site, "it is written here"),
+                    None => draft,
+                };
+                draft.help(match program.language {
+                    Language::Python => {
+                        "let rank 0 alone write it: `if dist.get_rank() == 0:`, \
                              and put a barrier before others read it"
-                        }
-                        Language::Rust => {
-                            "let rank 0 alone write it: `if group.is_main() { .. }`, \
+                    }
+                    Language::Rust => {
+                        "let rank 0 alone write it: `if group.is_main() { .. }`, \
                              or use `ddp.save(path)`"
-                        }
-                    });
+                    }
+                });
             }
         }
     }
@@ -108,7 +117,31 @@ fn is_written_by_all(program: &Program<'_>, event: &Event<'_>, call: &Call<'_>) 
         && program.names_a_shared_file(call)
         && !program.runs_only_alone(event.path)
         && !is_own_process(program, event)
-        && !(program.tests_for_a_file(event.path) && program.main_goes_first(event))
+        && !tells_the_rank(program, call)
+        && !(is_left_to_the_first(program, event) && program.main_goes_first(event))
+}
+
+/// `save_pretrained(.., is_main_process=..)`: the callee guards itself by what it is told.
+fn tells_the_rank(program: &Program<'_>, call: &Call<'_>) -> bool {
+    call.arguments.iter().any(|a| {
+        a.name.is_some_and(|n| n.contains("main_process") || n.contains("is_main"))
+            && a.value.single() != Some(program.terms().yes)
+    })
+}
+
+/// Written only where a file is missing or could not be read.
+fn is_left_to_the_first(program: &Program<'_>, event: &Event<'_>) -> bool {
+    program.tests_for_a_file(event.path)
+        || program.tests(event.path, &|kind| matches!(kind, TermKind::Happened(_)))
+}
+
+/// The guard asks whether the program started the ranks itself, and lets all of them through
+/// where a launcher did.
+fn is_written_when_launched(program: &Program<'_>, event: &Event<'_>, call: &Call<'_>) -> bool {
+    !program.has_flag(call, Flag::SelfGuarding)
+        && !program.has_flag(call, Flag::Hidden)
+        && program.names_a_shared_file(call)
+        && program.all_run_when_launched(event)
 }
 
 /// In a loop over ranks, or after a test that some file is this rank's own.
@@ -122,6 +155,111 @@ fn is_own_process(program: &Program<'_>, event: &Event<'_>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_rank_out_of_several_launchers_variables_guards() {
+        check_files(&[
+            (
+                "env.py",
+                "
+import os, torch
+def from_env():
+    rank = 0
+    for name in ('RANK', 'PMI_RANK', 'SLURM_PROCID', 'OMPI_COMM_WORLD_RANK'):
+        if name in os.environ:
+            rank = int(os.environ[name])
+            break
+    return rank
+def start():
+    rank = 0
+    if int(os.environ.get('WORLD_SIZE', 1)) > 1:
+        if 'SLURM_PROCID' in os.environ:
+            rank = from_env()
+            torch.distributed.init_process_group('nccl', rank=rank)
+        else:
+            torch.distributed.init_process_group('nccl')
+            rank = torch.distributed.get_rank()
+    return dict(rank=rank, device='cuda')
+",
+            ),
+            (
+                "main.py",
+                "
+import argparse, torch, env
+args = argparse.ArgumentParser().parse_args()
+found = env.start()
+args.rank = found['rank']
+saver = None
+if args.rank == 0:
+    saver = open('args.yaml', 'w')
+for epoch in range(3):
+    if args.rank == 0:
+        torch.save({}, 'a.pt')
+",
+            ),
+        ]);
+    }
+
+    #[test]
+    fn temporary_folders_and_callees_that_are_told_the_rank_are_silent() {
+        check_python(
+            "
+import os, shutil, tempfile, torch
+import torch.distributed as dist
+dist.init_process_group('nccl')
+is_main = dist.get_rank() == 0
+def read(name):
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copyfile(name, os.path.join(folder, os.path.basename(name)))
+for name in ('a.py', 'b.py'):
+    read(name)
+model = torch.hub.load('x', 'y')
+model.save_pretrained('out', is_main_process=is_main)
+",
+        );
+    }
+
+    #[test]
+    fn a_cache_that_rank_0_makes_first_is_silent() {
+        check_files(&[
+            (
+                "order.py",
+                "
+from contextlib import contextmanager
+import torch.distributed as dist
+@contextmanager
+def zero_first(rank):
+    if rank not in (-1, 0):
+        dist.barrier()
+    yield
+    if rank == 0:
+        dist.barrier()
+",
+            ),
+            (
+                "main.py",
+                "
+import os, torch
+import numpy as np
+import torch.distributed as dist
+from order import zero_first
+class Data:
+    def __init__(self, path):
+        try:
+            self.cache = np.load(path)
+        except Exception:
+            self.cache = self.scan(path)
+    def scan(self, path):
+        found = {}
+        np.save(path, found)
+        return found
+dist.init_process_group('nccl')
+with zero_first(int(os.environ['LOCAL_RANK'])):
+    data = Data('labels.cache')
+",
+            ),
+        ]);
+    }
 
     #[test]
     fn a_save_in_a_helper_of_another_file_counts() {
@@ -281,6 +419,61 @@ for epoch in range(3):
         torch.save({}, 'a.pt')  # ~ unguarded-save
 ",
         );
+    }
+
+    #[test]
+    fn a_guard_that_asks_who_started_the_ranks_lets_all_through() {
+        check_files(&[
+            (
+                "keep.py",
+                "
+import shutil, torch
+def keep(state, best, name='last.pt'):
+    torch.save(state, name)
+    if best:
+        shutil.copyfile(name, 'best.pt')
+",
+            ),
+            (
+                "main.py",
+                "
+import argparse, os, torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from keep import keep
+parser = argparse.ArgumentParser()
+parser.add_argument('--multiprocessing-distributed', action='store_true')
+def main():
+    args = parser.parse_args()
+    if args.dist_url == 'env://' and args.world_size == -1:
+        args.world_size = int(os.environ['WORLD_SIZE'])
+    args.distributed = args.world_size > 1 or args.multiprocessing_distributed
+    per_node = torch.cuda.device_count()
+    if args.multiprocessing_distributed:
+        args.world_size = per_node * args.world_size
+        mp.spawn(work, nprocs=per_node, args=(per_node, args))
+    else:
+        work(args.gpu, per_node, args)
+def work(gpu, per_node, args):
+    if args.distributed:
+        if args.rank == -1:
+            args.rank = int(os.environ['RANK'])
+        if args.multiprocessing_distributed:
+            args.rank = args.rank * per_node + gpu
+        dist.init_process_group('nccl', world_size=args.world_size, rank=args.rank)
+    model = torch.nn.Linear(2, 2)
+    for epoch in range(args.epochs):
+        if not args.multiprocessing_distributed or (  # ~ unguarded-save: where a launcher such as torchrun starts the ranks
+            args.multiprocessing_distributed and args.rank % per_node == 0
+        ):
+            keep(model.state_dict(), epoch == 3)
+        if not args.distributed or args.rank == 0:
+            torch.save(model.state_dict(), 'first.pt')
+if __name__ == '__main__':
+    main()
+",
+            ),
+        ]);
     }
 
     #[test]

@@ -114,6 +114,30 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_rank_out_of_a_list_of_ranks_guards() {
+        check_python(
+            "
+import argparse, torch
+from torch.utils.tensorboard import SummaryWriter
+opt = argparse.ArgumentParser().parse_args()
+def build(opt, device):
+    if device >= 0:
+        rank = opt.gpu_ranks[device]
+    else:
+        rank = -1
+    if opt.tensorboard and rank <= 0:
+        return SummaryWriter('runs')
+def work(opt, device):
+    torch.distributed.init_process_group('nccl', rank=opt.gpu_ranks[device])
+    build(opt, device)
+if __name__ == '__main__':
+    for device in range(opt.world_size):
+        torch.multiprocessing.Process(target=work, args=(opt, device)).start()
+",
+        );
+    }
+
+    #[test]
     fn a_tracker_in_a_trainer_of_another_file_counts() {
         check_files(&[
             (

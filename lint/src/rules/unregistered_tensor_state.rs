@@ -259,7 +259,10 @@ fn check_part(program: &Program<'_>, report: &mut Report<'_>, kind: Wrapper, par
         let EventKind::AttributeStore { name, value, augmented: false, .. } = &event.kind else {
             continue;
         };
-        if event.modes.forward.is_some() || !is_stored_once(program, &lineage, *name, event) {
+        if event.modes.forward.is_some()
+            || is_registered(program, part, *name)
+            || !is_stored_once(program, &lineage, *name, event)
+        {
             continue;
         }
         let Some(state) = state_of(program, part, value) else { continue };
@@ -269,6 +272,18 @@ fn check_part(program: &Program<'_>, report: &mut Report<'_>, kind: Wrapper, par
         }
         tell(program, report, event, *name, &state, used);
     }
+}
+
+/// A buffer or parameter of that name exists: what is assigned takes its place.
+fn is_registered(program: &Program<'_>, part: Term, name: Name) -> bool {
+    let named = |call: &Call<'_>| {
+        let given = call.value_at(0, "name").and_then(Value::single);
+        given.and_then(|t| program.terms().as_str(t)) == Some(name)
+            && call.receiver.as_ref().is_some_and(|r| r.terms().any(|t| t == part))
+    };
+    [Role::RegisterBuffer, Role::RegisterParameter]
+        .into_iter()
+        .any(|role| program.calls(role).any(|(_, call)| named(call)))
 }
 
 /// What is kept in the attribute.
@@ -612,6 +627,27 @@ fn registration(program: &Program<'_>, event: &Event<'_>, name: Name) -> Option<
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_buffer_that_is_assigned_anew_is_silent() {
+        check_python(
+            "
+import torch
+import torch.nn.functional as F
+class Queue(torch.nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.fc = torch.nn.Linear(dim, dim)
+        self.register_buffer('queue', torch.randn(dim, 64))
+        self.queue = F.normalize(self.queue, dim=0)
+    def forward(self, x):
+        return self.fc(x) @ self.queue
+net = torch.nn.parallel.DistributedDataParallel(Queue(8).cuda(), device_ids=[0])
+for x in range(3):
+    net(x).sum().backward()
+",
+        );
+    }
 
     #[test]
     fn random_features_of_a_part_count_unless_a_seed_is_shared() {

@@ -93,6 +93,41 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_factory_that_wraps_only_where_there_are_ranks_is_silent() {
+        check_files(&[
+            (
+                "engine.py",
+                "
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+def make_ddp(model, **kwargs):
+    if dist.get_world_size() == 1:
+        return model
+    ddp = DistributedDataParallel(model, **kwargs)
+    return ddp
+class Loop:
+    def __init__(self, model):
+        self.model = model
+    def step(self, x):
+        self.model(x).sum().backward()
+",
+            ),
+            (
+                "main.py",
+                "
+import torch
+from engine import Loop, make_ddp
+if __name__ == '__main__':
+    torch.distributed.init_process_group('nccl')
+    loop = Loop(make_ddp(torch.nn.Linear(3, 3), broadcast_buffers=False))
+    for x in range(3):
+        loop.step(x)
+",
+            ),
+        ]);
+    }
+
+    #[test]
     fn the_model_passed_on_before_the_wrap_counts() {
         check_files(&[
             (

@@ -64,6 +64,7 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
             && is(program, rank, RankKind::LocalRank)
             && !per_node
             && !program.spawned_on_one_node(&rank.value)
+            && !is_rank_of_group(program, rank)
         {
             report
                 .at(event.site, "the sampler is told the local rank for the global one")
@@ -103,6 +104,14 @@ fn seeds_of_builders(program: &Program<'_>, report: &mut Report<'_>) {
     }
 }
 
+/// The process group was told the same number for the rank.
+fn is_rank_of_group(program: &Program<'_>, rank: &ArgumentValue<'_>) -> bool {
+    program.calls(Role::InitGroup).any(|(_, call)| {
+        let told = call.argument("rank").known().and_then(|a| a.value.single());
+        told.is_some() && told == rank.value.single()
+    })
+}
+
 fn is(program: &Program<'_>, argument: &ArgumentValue<'_>, kind: RankKind) -> bool {
     let found = |t| program.terms().rank_kind(t) == Some(kind);
     !argument.value.alternatives.is_empty() && argument.value.terms().all(found)
@@ -111,6 +120,25 @@ fn is(program: &Program<'_>, argument: &ArgumentValue<'_>, kind: RankKind) -> bo
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_rank_that_the_group_was_told_is_silent() {
+        check_python(
+            "
+import os, torch
+import torch.multiprocessing as mp
+from torch.utils.data import DistributedSampler
+node = int(os.environ.get('NODE_RANK', 0))
+def evaluate(data, rank, world_size):
+    return DistributedSampler(data, num_replicas=world_size, rank=rank, shuffle=False)
+def work(rank, world_size):
+    torch.distributed.init_process_group('gloo', rank=rank, world_size=world_size)
+    evaluate([1, 2], rank, world_size)
+if __name__ == '__main__':
+    mp.spawn(work, args=(2,), nprocs=2)
+",
+        );
+    }
 
     #[test]
     fn a_local_rank_through_objects_and_files_counts() {

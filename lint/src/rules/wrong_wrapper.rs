@@ -69,6 +69,7 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
         }
     }
     check_sync_batch_norm(program, report);
+    check_sync_layers(program, report);
 }
 
 fn names(outer: Wrapper, inner: Wrapper) -> (&'static str, &'static str) {
@@ -133,7 +134,8 @@ fn check_sync_batch_norm(program: &Program<'_>, report: &mut Report<'_>) {
     for (event, call) in program.calls(Role::ConvertSyncBatchNorm) {
         let no_group = program.calls(Role::InitGroup).next().is_none()
             && program.calls(Role::Framework).next().is_none()
-            && !program.is_orphan(event);
+            && !program.is_orphan(event)
+            && !asks_for_ranks(program, event.path);
         if no_group {
             report
                 .at(event.site, "`SyncBatchNorm` is used without a process group")
@@ -157,9 +159,107 @@ fn check_sync_batch_norm(program: &Program<'_>, report: &mut Report<'_>) {
     }
 }
 
+/// Behind a test of whether there are ranks: `if RANK != -1:`.
+fn asks_for_ranks(program: &Program<'_>, path: PathId) -> bool {
+    program.tests(path, &|kind| {
+        *kind == TermKind::Distributed
+            || program.terms().find(kind).is_some_and(|t| program.terms().rank_kind(t).is_some())
+    })
+}
+
+/// `SyncBatchNorm` layers that were made as such, inside a `DataParallel`.
+fn check_sync_layers(program: &Program<'_>, report: &mut Report<'_>) {
+    for (wrapper, parts) in program.wrapped_models(Wrapper::Dp) {
+        let wrapper = program.object(wrapper);
+        let layer = parts.iter().filter_map(|&part| program.object_of(part)).find(|layer| {
+            program.outside_class(layer).is_some_and(|name| &*name == "torch.nn.SyncBatchNorm")
+                && !asks_for_ranks(program, layer.path)
+        });
+        if let Some(layer) = layer {
+            report
+                .at(wrapper.site, "`DataParallel` is put around a model with `SyncBatchNorm`")
+                .why("without a process group it raises, or stays an ordinary BatchNorm")
+                .help("wrap the model in `DistributedDataParallel`, or use `BatchNorm` here")
+                .related(layer.site, "a layer is made here");
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_conversion_behind_a_test_for_ranks_is_silent() {
+        check_python(
+            "
+import os, torch
+RANK = int(os.getenv('RANK', '-1'))
+net = torch.nn.Linear(2, 2)
+if RANK == -1:
+    net = torch.nn.DataParallel(net)
+if RANK != -1:
+    net = torch.nn.SyncBatchNorm.convert_sync_batchnorm(net)
+for x in range(2):
+    net(x).sum().backward()
+",
+        );
+    }
+
+    #[test]
+    fn layers_made_as_sync_batch_norm_count() {
+        check_files(&[
+            (
+                "nets/norm.py",
+                "
+import torch
+if torch.__version__.startswith('0'):
+    Norm = None
+else:
+    Norm = torch.nn.SyncBatchNorm
+",
+            ),
+            (
+                "nets/small.py",
+                "
+import torch.nn as nn
+from .norm import Norm
+class Small(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, 8, 3), Norm(8))
+    def forward(self, x):
+        return self.body(x)
+def build(config):
+    return Small()
+",
+            ),
+            ("nets/__init__.py", "import nets.small\n"),
+            (
+                "main.py",
+                "
+import argparse
+import torch
+import nets
+class Full(torch.nn.Module):
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+    def forward(self, x):
+        return self.net(x)
+args = argparse.ArgumentParser().parse_args()
+net = Full(eval('nets.' + args.name + '.build')(args))
+if args.local_rank >= 0:
+    torch.distributed.init_process_group('nccl')
+    net = torch.nn.parallel.DistributedDataParallel(net)
+else:
+    net = torch.nn.DataParallel(net).cuda()  # ~ wrong-wrapper: with `SyncBatchNorm`
+for x in range(2):
+    net(x).sum().backward()
+",
+            ),
+        ]);
+    }
 
     #[test]
     fn a_frozen_module_with_a_thawed_head_is_silent() {

@@ -123,6 +123,11 @@ impl fmt::Display for Held {
 /// All problems at once, and nothing is registered: a trainable tensor that was computed from
 /// others, a tensor on another device than the store, a name that is taken or holds a dot.
 pub fn register<M: Replicable + ?Sized>(model: &M, root: &Path<'_>) -> Result<Registered> {
+    register_any(&model, root)
+}
+
+/// Not generic, so that it is compiled here and not once more with every model.
+fn register_any(model: &dyn Replicable, root: &Path<'_>) -> Result<Registered> {
     let survey = Survey::of(model, Known::below(root), Some(root.device()));
     let (mut registered, late) = survey.finish()?;
     for variable in late {
@@ -139,6 +144,10 @@ pub fn register<M: Replicable + ?Sized>(model: &M, root: &Path<'_>) -> Result<Re
 /// # Errors
 /// Those of [`register`], and every tensor that `register` would have to add.
 pub fn check<M: Replicable + ?Sized>(model: &M, vs: &VarStore) -> Result<Registered> {
+    check_any(&model, vs)
+}
+
+fn check_any(model: &dyn Replicable, vs: &VarStore) -> Result<Registered> {
     let known = Known::in_store(vs);
     let mut warnings = Vec::new();
     warn_of_renamed(&known, &mut warnings);
@@ -169,7 +178,7 @@ struct Survey {
 }
 
 impl Survey {
-    fn of<M: Replicable + ?Sized>(model: &M, known: Known, device: Option<Device>) -> Self {
+    fn of(model: &dyn Replicable, known: Known, device: Option<Device>) -> Self {
         let mut survey = Self {
             known,
             device,

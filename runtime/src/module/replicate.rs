@@ -21,7 +21,16 @@ use crate::{Error, Result};
 /// tch that keeps them private, behind shared ownership, or in a lock that is held.
 pub fn replicate<M: Replicable + ?Sized>(
     source: &M,
-    replica: &mut M,
+    mut replica: &mut M,
+    device: Device,
+) -> Result<()> {
+    replicate_any(&source, &mut replica, device)
+}
+
+/// Not generic, so that it is compiled here and not once more with every model.
+fn replicate_any(
+    source: &dyn Replicable,
+    replica: &mut dyn Replicable,
     device: Device,
 ) -> Result<()> {
     let mut tensors = Tensors::default();
@@ -44,6 +53,10 @@ pub fn replicate<M: Replicable + ?Sized>(
 ///
 /// They live in types that the walk cannot enter, or in no field at all.
 pub fn unreached<M: Replicable + ?Sized>(model: &M, vs: &VarStore) -> Vec<String> {
+    unreached_any(&model, vs)
+}
+
+fn unreached_any(model: &dyn Replicable, vs: &VarStore) -> Vec<String> {
     let mut tensors = Tensors::default();
     model.visit(&mut Visitor::new(&mut tensors));
     let reached: HashSet<_> =

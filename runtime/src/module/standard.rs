@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, RwLock, TryLockError};
 use tch::Tensor;
 
 use super::{Hidden, Replicable, Visitor};
-use crate::__private::sorted;
+use crate::walk::sorted;
 
 impl Replicable for Tensor {
     fn visit(&self, visitor: &mut Visitor<'_>) {

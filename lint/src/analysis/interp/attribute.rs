@@ -315,6 +315,9 @@ impl<'p> Interpreter<'p> {
     }
 
     pub(super) fn item(&mut self, of: &Value, index: &Value, site: Site) -> Value {
+        if let Some(known) = self.variable_of_launcher(of, index) {
+            return known;
+        }
         let (Some(container), Some(key)) = (of.single(), index.single()) else {
             return self.derived_value(site, &[of.clone(), index.clone()]);
         };
@@ -346,6 +349,12 @@ impl<'p> Interpreter<'p> {
         {
             return one;
         }
+        // `opt["rank"]`: as `opt.rank`.
+        if let Some(name) = self.terms.as_str(key)
+            && crate::analysis::term::rank_by_name(&name).is_some()
+        {
+            return self.plain_attribute(container, name);
+        }
         let is_known = !matches!(self.terms.kind(container), TermKind::Object(_));
         if is_known && self.terms.origins(container).is_empty() {
             let term = self.terms.make(TermKind::Item(container, key));
@@ -356,6 +365,18 @@ impl<'p> Interpreter<'p> {
             self.item_of.insert(term, (container, key));
         }
         item
+    }
+
+    /// `os.environ[v]` where `v` walks over the names that launchers give one number.
+    fn variable_of_launcher(&mut self, of: &Value, index: &Value) -> Option<Value> {
+        of.single().filter(|&t| self.is_environment(t))?;
+        let mut kinds = index.terms().map(|t| Self::environment(&self.terms.as_str(t)?));
+        let first = kinds.next()??;
+        if kinds.any(|kind| kind != Some(first)) {
+            return None;
+        }
+        let term = self.terms.make(TermKind::Rank(first));
+        Some(self.value(term))
     }
 
     pub(super) fn environment_value(&mut self, name: &str) -> Value {
@@ -369,7 +390,7 @@ impl<'p> Interpreter<'p> {
     }
 
     /// An argument of the command line: what `add_argument` says of it.
-    fn parsed_argument(&mut self, arguments: Term, name: Name) -> Value {
+    pub(super) fn parsed_argument(&mut self, arguments: Term, name: Name) -> Value {
         let term = match &*name {
             "local_rank" | "local-rank" => self.terms.make(TermKind::Rank(RankKind::LocalRank)),
             _ => self.terms.make(TermKind::Attribute(arguments, name)),

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use super::attribute::is_wrapper;
 use super::{Frame, Interpreter, Key, ObjectClass};
 use crate::analysis::event::{
-    ArgumentValue, Call, EventId, EventKind, Forward, Modes, Node, Tree, Via,
+    ArgumentValue, Call, EventId, EventKind, Forward, Modes, Node, PathId, Tree, Via,
 };
 use crate::analysis::term::{ClassRef, FrameId, FunctionRef, ObjectId, Taint, Term, TermKind};
 use crate::analysis::value::{Alternative, Value};
@@ -224,9 +224,22 @@ impl<'p> Interpreter<'p> {
             return None;
         }
         match *self.terms.kind(only.term) {
-            TermKind::Object(id) => Some(id),
+            TermKind::Object(id) => self.may_have_run(self.object(id).path).then_some(id),
             _ => None,
         }
+    }
+
+    /// The conditions in force leave room for those of something that ran before.
+    fn may_have_run(&self, path: PathId) -> bool {
+        let mut at = Some(path);
+        while let Some(PathId(id)) = at {
+            let node = &self.paths[id as usize];
+            if self.settle(node.condition) == Some(false) {
+                return false;
+            }
+            at = node.parent;
+        }
+        true
     }
 
     fn call_object(

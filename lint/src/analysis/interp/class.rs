@@ -257,7 +257,18 @@ impl<'p> Interpreter<'p> {
                 nearest = nearest.or(row.name);
             }
         }
+        if self.copies_data_parallel(class) {
+            return (Role::WrapDp, Some(Name::new("torch.nn.parallel.DataParallel")));
+        }
         (Role::Plain, nearest)
+    }
+
+    /// A project's own copy of `DataParallel`: it has all of its steps.
+    fn copies_data_parallel(&self, class: ClassRef) -> bool {
+        let steps = ["scatter", "replicate", "parallel_apply", "gather", "forward"];
+        self.classes
+            .get(&class)
+            .is_some_and(|info| steps.iter().all(|&s| info.methods.contains_key(&Name::new(s))))
     }
 
     /// A neural network module: of the project, or a layer.
@@ -374,10 +385,13 @@ impl<'p> Interpreter<'p> {
     fn outside_constructor(&mut self, receiver: Term, class: ClassRef) -> Value {
         if super::attribute::is_wrapper(self.class_role(class).0)
             && let Some(object) = self.object_of(receiver)
-            && let Some(first) = object.arguments.first()
         {
-            let module = first.value.clone();
-            self.note_wrapped(receiver, &module);
+            // A subclass may take more in front of the module.
+            let is_module = |a: &&ArgumentValue<'p>| a.value.terms().any(|t| self.is_module(t));
+            let given = object.arguments.iter().find(is_module).or(object.arguments.first());
+            if let Some(module) = given.map(|a| a.value.clone()) {
+                self.note_wrapped(receiver, &module);
+            }
         }
         let term = self.terms.make(TermKind::Outside(Name::new("object.__init__")));
         self.value(term)

@@ -277,6 +277,13 @@ impl<'p> Interpreter<'p> {
                 alternatives.push(Alternative { when, term });
             }
         }
+        // Whichever it is, the answer is one.
+        if let [first, rest @ ..] = alternatives.as_slice()
+            && !rest.is_empty()
+            && rest.iter().all(|a| a.term == first.term)
+        {
+            return self.value(first.term);
+        }
         Value { alternatives: alternatives.into() }
     }
 
@@ -301,7 +308,44 @@ impl<'p> Interpreter<'p> {
         {
             return term;
         }
+        if let Some(answer) = self.natural_test(op, left, right) {
+            return self.terms.bool(answer);
+        }
+        if let Some(same) = self.same_class(left, right) {
+            match op {
+                CompareOp::Is | CompareOp::Eq => return self.terms.bool(same),
+                CompareOp::IsNot | CompareOp::NotEq => return self.terms.bool(!same),
+                _ => {}
+            }
+        }
         self.terms.compare(op, left, right)
+    }
+
+    /// `index >= 0` of what a range from 0 counts.
+    fn natural_test(&self, op: CompareOp, left: Term, right: Term) -> Option<bool> {
+        let counts = |t: Term| self.naturals.contains(&t);
+        let at_most = |t: Term, n: i64| self.terms.as_int(t).is_some_and(|i| i <= n);
+        match op {
+            CompareOp::GtE if counts(left) && at_most(right, 0) => Some(true),
+            CompareOp::LtE if counts(right) && at_most(left, 0) => Some(true),
+            CompareOp::Lt if counts(left) && at_most(right, 0) => Some(false),
+            CompareOp::Gt if counts(right) && at_most(left, 0) => Some(false),
+            CompareOp::Eq if counts(left) && at_most(right, -1) => Some(false),
+            CompareOp::NotEq if counts(left) && at_most(right, -1) => Some(true),
+            _ => None,
+        }
+    }
+
+    /// Whether two classes are one, where both are known.
+    fn same_class(&self, left: Term, right: Term) -> Option<bool> {
+        let class_of = |name: Name| self.table.get(name).filter(|row| row.is_class())?.name;
+        match (self.terms.kind(left), self.terms.kind(right)) {
+            (TermKind::Class(a), TermKind::Class(b)) => Some(a == b),
+            (TermKind::Outside(a), TermKind::Outside(b)) => Some(class_of(*a)? == class_of(*b)?),
+            (TermKind::Class(_), TermKind::Outside(name))
+            | (TermKind::Outside(name), TermKind::Class(_)) => class_of(*name).map(|_| false),
+            _ => None,
+        }
     }
 
     /// `x in (-1, 0)`, `"RANK" in os.environ`.
@@ -317,7 +361,7 @@ impl<'p> Interpreter<'p> {
             let items = self.sequence(right)?;
             let mut parts = Vec::new();
             for item in items {
-                parts.push(self.terms.compare(CompareOp::Eq, left, item.single()?));
+                parts.push(self.compare_terms(CompareOp::Eq, left, item.single()?));
             }
             self.terms.or(parts)
         };
@@ -838,8 +882,11 @@ impl<'p> Interpreter<'p> {
         }
         origins.sort_unstable();
         let item = self.fresh(site, taint, &origins);
-        if self.is_range(term) {
+        if let Some((from, _)) = self.terms.range_bounds(term) {
             self.counters.insert(item);
+            if from.is_none_or(|t| self.terms.as_int(t).is_some_and(|n| n >= 0)) {
+                self.naturals.insert(item);
+            }
         }
         self.value(item)
     }

@@ -1,9 +1,13 @@
 //! Imports, and the top level of files.
 
 use super::{Frame, Interpreter};
-use crate::analysis::term::{FrameId, Term, TermKind};
-use crate::model::{FileId, Import, Imported, Name, Site};
+use crate::analysis::term::{Const, FrameId, Term, TermKind};
+use crate::analysis::value::Value;
+use crate::model::{BinaryOp, FileId, Import, Imported, Name, Site};
 use crate::project::Resolution;
+
+/// Texts are taken apart this far.
+const PIECES_MAX: usize = 6;
 
 impl<'p> Interpreter<'p> {
     pub(super) fn import(&mut self, import: &'p Import, _site: Site) {
@@ -11,7 +15,7 @@ impl<'p> Interpreter<'p> {
             Imported::Module => self.import_module(import),
             Imported::Member(name) => {
                 let value = self.import_member(import, name);
-                self.bind_import(import.binding, value);
+                self.assign_name(import.binding, value);
             }
             Imported::All => self.import_all(import),
         }
@@ -54,7 +58,7 @@ impl<'p> Interpreter<'p> {
         self.project.imports.resolve(self.file(), self.entry, level, dotted)
     }
 
-    fn import_member(&mut self, import: &'p Import, name: Name) -> Term {
+    fn import_member(&mut self, import: &'p Import, name: Name) -> Value {
         let below = if import.module.is_empty() {
             name
         } else {
@@ -63,23 +67,71 @@ impl<'p> Interpreter<'p> {
         let module = self.resolve(import.level, &import.module);
         if let Resolution::File(file) = module {
             self.run_file(file);
-            if let Some(value) = self.global(file, name)
-                && let Some(term) = value.single()
-            {
-                return term;
+            if let Some(value) = self.global(file, name) {
+                return value;
             }
         }
         match self.resolve(import.level, &below) {
             Resolution::External => {}
-            found => return self.module_term(found, below),
+            found => {
+                let term = self.module_term(found, below);
+                return self.value(term);
+            }
         }
-        match module {
+        let term = match module {
             // Defined there later, or by means we do not see.
             Resolution::File(file) => {
                 let module = self.terms.make(TermKind::Module(file));
                 self.terms.make(TermKind::Attribute(module, name))
             }
             _ => self.terms.make(TermKind::Outside(below)),
+        };
+        self.value(term)
+    }
+
+    /// `eval("models." + name + ".build")`: one of the members of that name in the modules
+    /// beside each other that were imported so far.
+    pub(super) fn named_member(&mut self, text: &Value, site: Site) -> Option<Value> {
+        let pieces = self.pieces_of(text.single()?, PIECES_MAX);
+        let [Some(head), None, Some(tail)] = pieces.as_slice() else { return None };
+        let (head, member) = (head.strip_suffix('.')?, tail.strip_prefix('.')?);
+        let is_plain = |name: &str| name.chars().all(|c| c.is_alphanumeric() || c == '_');
+        if !is_plain(head) || !is_plain(member) {
+            return None;
+        }
+        let package = self.name(Name::new(head), site).single()?;
+        let TermKind::Module(package) = *self.terms.kind(package) else { return None };
+        let folder = self.project.file(package).path.strip_suffix("__init__.py")?;
+        let is_beside = |path: &str| path.strip_prefix(folder).is_some_and(|p| !p.contains('/'));
+        let beside: Vec<FileId> = self
+            .project
+            .files
+            .iter()
+            .filter(|f| f.id != package && is_beside(&f.path) && self.files_run.contains(&f.id))
+            .map(|f| f.id)
+            .collect();
+        let member = Name::new(member);
+        let found: Vec<Value> =
+            beside.into_iter().filter_map(|file| self.global(file, member)).collect();
+        self.one_of(found)
+    }
+
+    /// What a text is put together from; `None` where that is unknown.
+    fn pieces_of(&self, text: Term, depth: usize) -> Vec<Option<Name>> {
+        if depth == 0 {
+            return vec![None];
+        }
+        match self.terms.kind(text) {
+            TermKind::Const(Const::Str(text)) => vec![Some(*text)],
+            TermKind::Binary(BinaryOp::Add, left, right) => {
+                let mut pieces = self.pieces_of(*left, depth - 1);
+                pieces.extend(self.pieces_of(*right, depth - 1));
+                pieces
+            }
+            TermKind::Text(parts) => {
+                parts.iter().flat_map(|&part| self.pieces_of(part, depth - 1)).collect()
+            }
+            _ => vec![None],
         }
     }
 

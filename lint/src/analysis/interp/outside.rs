@@ -1227,6 +1227,8 @@ impl<'p> Interpreter<'p> {
         match name {
             "hasattr" => self.has_attribute(first?, &arguments.get(1)?.value),
             "getattr" => self.get_attribute(arguments, site),
+            "eval" => self.named_member(first?, site),
+            "type" if arguments.len() == 1 && !self.is_rust() => Some(self.types_of(first?)),
             "setattr" => {
                 let name = arguments.get(1)?.value.single();
                 let Some(name) = name.and_then(|name| self.terms.as_str(name)) else {
@@ -1365,6 +1367,22 @@ impl<'p> Interpreter<'p> {
             return self.derived_value(site, std::slice::from_ref(value));
         };
         self.item_of_term(term)
+    }
+
+    /// `type(x)`: the class of each thing that `x` may be.
+    fn types_of(&mut self, value: &Value) -> Value {
+        let mut alternatives = Vec::new();
+        for alternative in value.alternatives.clone() {
+            let class = self.object_of(self.stored_on(alternative.term)).map(|o| o.class);
+            let kind = match class {
+                Some(ObjectClass::Project(class)) => TermKind::Class(class),
+                Some(ObjectClass::Outside(name)) => TermKind::Outside(name),
+                _ => TermKind::Apply(Name::new("type"), [alternative.term].into()),
+            };
+            let term = self.terms.make(kind);
+            alternatives.push(crate::analysis::value::Alternative { when: alternative.when, term });
+        }
+        Value { alternatives: alternatives.into() }
     }
 
     fn type_test(&mut self, call: &Outside<'p>, event: EventId) -> Value {

@@ -1,8 +1,8 @@
 //! Statements: control flow, and the state at each join.
 
-use super::{Interpreter, Key, LoopExits, LoopNode, ObjectClass, ReturnExit, Writes};
+use super::{Interpreter, Key, LoopBreak, LoopExits, LoopNode, ObjectClass, ReturnExit, Writes};
 use crate::analysis::event::{EventKind, ExitKind, Header, LoopId, Node};
-use crate::analysis::term::{Const, Taint, Term, TermKind};
+use crate::analysis::term::{Const, SAMPLES, Taint, Term, TermKind};
 use crate::analysis::value::Value;
 use crate::model::{
     Arm, BinaryOp, Expr, ExprKind, Handler, LoopHeader, Name, Site, Stmt, StmtKind, WithItem,
@@ -291,7 +291,10 @@ impl<'p> Interpreter<'p> {
                 self.pop_path();
             }
             let term = self.stored_on(term);
-            let key = Key::Attribute(term, name);
+            let key = match *self.terms.kind(term) {
+                TermKind::Module(file) => Key::Global(file, name),
+                _ => Key::Attribute(term, name),
+            };
             let new = match (several, self.store.get(&key).cloned()) {
                 (true, Some(old)) => self.join_bounded(alternative.when, value, &old, site),
                 _ => value.clone(),
@@ -514,8 +517,9 @@ impl<'p> Interpreter<'p> {
         self.tree.push(Node::Exit { kind, site });
         if let Some(exits) = self.frame().loop_exits.last() {
             let writes = self.store.writes_since(exits.trail_base, |_| true);
+            let when = self.path_since(exits.path_base);
             if let Some(exits) = self.frame_mut().loop_exits.last_mut() {
-                exits.breaks.push((site, writes));
+                exits.breaks.push(LoopBreak { site, when, writes });
             }
         }
         self.terms.no
@@ -636,7 +640,9 @@ impl<'p> Interpreter<'p> {
         let over = iterated.and_then(Value::single);
         let id = LoopId(self.loops.len() as u32);
         self.loops.push(LoopNode { parent: outer, site, frame: self.frame, over, condition: None });
-        self.frame_mut().loop_exits.push(LoopExits { trail_base: mark, ..LoopExits::default() });
+        let path_base = self.path.len();
+        let exits = LoopExits { trail_base: mark, path_base, ..LoopExits::default() };
+        self.frame_mut().loop_exits.push(exits);
         let (tree_header, item, pushed, certain) = self.enter_loop(header, iterated, id);
         self.loop_now = Some(id);
         let (falls, tree) = self.grow(|this| this.block(body));
@@ -657,8 +663,13 @@ impl<'p> Interpreter<'p> {
             let before = (!certain).then(Writes::default);
             self.merge_branches(happened, Some(writes), before, site);
         }
-        for (at, writes) in exits.breaks {
-            let happened = self.terms.make(TermKind::Happened(at));
+        let runs = iterated.and_then(Value::single).and_then(|t| self.sequence(t));
+        let runs = runs.is_some_and(|items| !items.is_empty());
+        for LoopBreak { site: at, when, writes } in exits.breaks {
+            // What hangs on ranks alone is alike in all turns.
+            let by_rank = SAMPLES.iter().all(|&s| self.terms.evaluate(when, s).is_some());
+            let happened =
+                if runs && by_rank { when } else { self.terms.make(TermKind::Happened(at)) };
             self.merge_branches(happened, Some(writes), Some(Writes::default()), at);
         }
         if !tree.is_empty() {

@@ -4,7 +4,7 @@ use indexmap::IndexMap;
 use rustc_hash::{FxBuildHasher, FxHashMap};
 use smallvec::smallvec;
 
-use super::{Interpreter, Writes};
+use super::{Interpreter, ObjectClass, Writes};
 use crate::analysis::term::{FrameId, Term, TermKind};
 use crate::analysis::value::{ALTERNATIVES_MAX, Alternative, Value};
 use crate::model::{FileId, Name, Site};
@@ -208,9 +208,14 @@ impl Interpreter<'_> {
         Value { alternatives: smallvec![Alternative { when: self.terms.yes, term }] }
     }
 
-    /// An attribute that nothing is seen to write, of an object that gets its settings by name.
+    /// An attribute that nothing is seen to write, of an object that gets its settings by name
+    /// or from the command line.
     fn unseen_setting(&mut self, key: Key) -> Option<Value> {
         let Key::Attribute(object, name) = key else { return None };
+        let is_parsed = self.object_of(object).is_some_and(|o| o.class == ObjectClass::Arguments);
+        if is_parsed && !name.starts_with('<') {
+            return Some(self.parsed_argument(object, name));
+        }
         self.store.get(&Key::Attribute(object, Name::new(SET_BY_NAME)))?;
         let term = self.terms.make(TermKind::Attribute(object, name));
         Some(Value::of(&self.terms, term))

@@ -1,0 +1,283 @@
+//! How generated code looks into the fields of a model: one tag per type as it is written says how
+//! a value of it is walked, and the fields come as one list of pairs of tag and reference. So a
+//! field costs the compiler a pair; the choices, loops and calls are made once per type.
+
+use std::any::type_name;
+use std::fmt::Display;
+use std::marker::PhantomData;
+
+use crate::module::{Hidden, Replicable, Visitor};
+
+/// Ways to walk values of type `T`.
+pub trait Walk<T: ?Sized> {
+    fn walk(&self, value: &T, visitor: &mut Visitor<'_>);
+    fn walk_mut(&self, value: &mut T, visitor: &mut Visitor<'_>);
+}
+
+/// Chooses a tag for `T` at compile time: a method of `Probe` itself is found before one of
+/// `&Probe`.
+pub struct Probe<T: ?Sized>(PhantomData<T>);
+
+impl<T: ?Sized> Probe<T> {
+    pub const NEW: Self = Self(PhantomData);
+}
+
+/// The choice for types that can be walked.
+pub trait Known {
+    fn tag(&self) -> Own;
+}
+
+impl<T: Replicable + ?Sized> Known for Probe<T> {
+    fn tag(&self) -> Own {
+        Own
+    }
+}
+
+/// The choice for all others.
+pub trait Unknown {
+    fn tag(&self) -> Opaque;
+}
+
+impl<T: ?Sized> Unknown for &Probe<T> {
+    fn tag(&self) -> Opaque {
+        Opaque
+    }
+}
+
+/// By the type's own implementation.
+#[derive(Clone, Copy)]
+pub struct Own;
+
+impl<T: Replicable + ?Sized> Walk<T> for Own {
+    fn walk(&self, value: &T, visitor: &mut Visitor<'_>) {
+        value.visit(visitor);
+    }
+
+    fn walk_mut(&self, value: &mut T, visitor: &mut Visitor<'_>) {
+        value.visit_mut(visitor);
+    }
+}
+
+/// Not at all; only said to be there.
+#[derive(Clone, Copy)]
+pub struct Opaque;
+
+impl<T: ?Sized> Walk<T> for Opaque {
+    fn walk(&self, _: &T, visitor: &mut Visitor<'_>) {
+        visitor.hidden(Hidden::Opaque(type_name::<T>()));
+    }
+
+    fn walk_mut(&self, _: &mut T, visitor: &mut Visitor<'_>) {
+        visitor.hidden(Hidden::Opaque(type_name::<T>()));
+    }
+}
+
+/// Into an `Option` or a `Box`.
+#[derive(Clone, Copy)]
+pub struct Inside<W>(pub W);
+
+impl<T, W: Walk<T>> Walk<Option<T>> for Inside<W> {
+    fn walk(&self, value: &Option<T>, visitor: &mut Visitor<'_>) {
+        if let Some(value) = value {
+            self.0.walk(value, visitor);
+        }
+    }
+
+    fn walk_mut(&self, value: &mut Option<T>, visitor: &mut Visitor<'_>) {
+        if let Some(value) = value {
+            self.0.walk_mut(value, visitor);
+        }
+    }
+}
+
+impl<T: ?Sized, W: Walk<T>> Walk<Box<T>> for Inside<W> {
+    fn walk(&self, value: &Box<T>, visitor: &mut Visitor<'_>) {
+        self.0.walk(value, visitor);
+    }
+
+    fn walk_mut(&self, value: &mut Box<T>, visitor: &mut Visitor<'_>) {
+        self.0.walk_mut(value, visitor);
+    }
+}
+
+/// Over the elements, `T`, of a list; of the standard library's or another.
+pub struct Each<T, W>(W, PhantomData<T>);
+
+pub const fn each<T, W>(walk: W) -> Each<T, W> {
+    Each(walk, PhantomData)
+}
+
+impl<T, W: Clone> Clone for Each<T, W> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone(), PhantomData)
+    }
+}
+
+impl<T, W: Copy> Copy for Each<T, W> {}
+
+#[expect(
+    clippy::explicit_counter_loop,
+    reason = "`enumerate` would be compiled with every model, for every list"
+)]
+impl<L, T, W> Walk<L> for Each<T, W>
+where
+    L: ?Sized,
+    W: Walk<T>,
+    for<'a> &'a L: IntoIterator<Item = &'a T>,
+    for<'a> &'a mut L: IntoIterator<Item = &'a mut T>,
+{
+    fn walk(&self, list: &L, visitor: &mut Visitor<'_>) {
+        let mut k = 0usize;
+        for value in list {
+            visitor.key(&k);
+            self.0.walk(value, visitor);
+            visitor.leave();
+            k += 1;
+        }
+    }
+
+    fn walk_mut(&self, list: &mut L, visitor: &mut Visitor<'_>) {
+        let mut k = 0usize;
+        for value in list {
+            visitor.key(&k);
+            self.0.walk_mut(value, visitor);
+            visitor.leave();
+            k += 1;
+        }
+    }
+}
+
+/// Over the values, `V`, of a map, in the order of its keys.
+pub struct Sorted<K, V, W>(W, PhantomData<(K, V)>);
+
+pub const fn sorted_by_key<K, V, W>(walk: W) -> Sorted<K, V, W> {
+    Sorted(walk, PhantomData)
+}
+
+impl<K, V, W: Clone> Clone for Sorted<K, V, W> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone(), PhantomData)
+    }
+}
+
+impl<K, V, W: Copy> Copy for Sorted<K, V, W> {}
+
+impl<M, K, V, W> Walk<M> for Sorted<K, V, W>
+where
+    M: ?Sized,
+    K: Ord + Display,
+    W: Walk<V>,
+    for<'a> &'a M: IntoIterator<Item = (&'a K, &'a V)>,
+    for<'a> &'a mut M: IntoIterator<Item = (&'a K, &'a mut V)>,
+{
+    fn walk(&self, map: &M, visitor: &mut Visitor<'_>) {
+        for (key, value) in sorted(map) {
+            visitor.key(key);
+            self.0.walk(value, visitor);
+            visitor.leave();
+        }
+    }
+
+    fn walk_mut(&self, map: &mut M, visitor: &mut Visitor<'_>) {
+        for (key, value) in sorted(map) {
+            visitor.key(key);
+            self.0.walk_mut(value, visitor);
+            visitor.leave();
+        }
+    }
+}
+
+/// The entries of a map in the order of their keys.
+pub(crate) fn sorted<K: Ord, V>(entries: impl IntoIterator<Item = (K, V)>) -> Vec<(K, V)> {
+    let mut entries: Vec<_> = entries.into_iter().collect();
+    entries.sort_by(|(a, _), (b, _)| a.cmp(b));
+    entries
+}
+
+macro_rules! tuples {
+    ($($type:ident $walk:ident $index:tt),+) => {
+        impl<$($type, $walk: Walk<$type>),+> Walk<($($type,)+)> for ($($walk,)+) {
+            fn walk(&self, value: &($($type,)+), visitor: &mut Visitor<'_>) {
+                $(
+                    visitor.enter(stringify!($index));
+                    self.$index.walk(&value.$index, visitor);
+                    visitor.leave();
+                )+
+            }
+
+            fn walk_mut(&self, value: &mut ($($type,)+), visitor: &mut Visitor<'_>) {
+                $(
+                    visitor.enter(stringify!($index));
+                    self.$index.walk_mut(&mut value.$index, visitor);
+                    visitor.leave();
+                )+
+            }
+        }
+    };
+}
+
+// The macro takes longer tuples for opaque: as many as the standard library prints.
+tuples!(A Wa 0);
+tuples!(A Wa 0, B Wb 1);
+tuples!(A Wa 0, B Wb 1, C Wc 2);
+tuples!(A Wa 0, B Wb 1, C Wc 2, D Wd 3);
+tuples!(A Wa 0, B Wb 1, C Wc 2, D Wd 3, E We 4);
+tuples!(A Wa 0, B Wb 1, C Wc 2, D Wd 3, E We 4, F Wf 5);
+tuples!(A Wa 0, B Wb 1, C Wc 2, D Wd 3, E We 4, F Wf 5, G Wg 6);
+tuples!(A Wa 0, B Wb 1, C Wc 2, D Wd 3, E We 4, F Wf 5, G Wg 6, H Wh 7);
+tuples!(A Wa 0, B Wb 1, C Wc 2, D Wd 3, E We 4, F Wf 5, G Wg 6, H Wh 7, I Wi 8);
+tuples!(A Wa 0, B Wb 1, C Wc 2, D Wd 3, E We 4, F Wf 5, G Wg 6, H Wh 7, I Wi 8, J Wj 9);
+tuples!(
+    A Wa 0, B Wb 1, C Wc 2, D Wd 3, E We 4, F Wf 5, G Wg 6, H Wh 7, I Wi 8, J Wj 9, K Wk 10
+);
+tuples!(
+    A Wa 0, B Wb 1, C Wc 2, D Wd 3, E We 4, F Wf 5, G Wg 6, H Wh 7, I Wi 8, J Wj 9, K Wk 10,
+    L Wl 11
+);
+
+/// A field with its tag.
+pub trait Part {
+    fn show(&self, visitor: &mut Visitor<'_>);
+}
+
+impl<W: Walk<T>, T: ?Sized> Part for (W, &T) {
+    fn show(&self, visitor: &mut Visitor<'_>) {
+        self.0.walk(self.1, visitor);
+    }
+}
+
+/// A field that may be replaced, with its tag.
+pub trait PartMut {
+    fn show_mut(&mut self, visitor: &mut Visitor<'_>);
+}
+
+impl<W: Walk<T>, T: ?Sized> PartMut for (W, &mut T) {
+    fn show_mut(&mut self, visitor: &mut Visitor<'_>) {
+        self.0.walk_mut(self.1, visitor);
+    }
+}
+
+/// Walks fields, one after the other; their names stand in `names` with spaces between them.
+pub fn fields(visitor: &mut Visitor<'_>, names: &'static str, fields: &[&dyn Part]) {
+    for (name, field) in names.split(' ').zip(fields) {
+        visitor.enter(name);
+        field.show(visitor);
+        visitor.leave();
+    }
+}
+
+/// The same for fields that may be replaced.
+pub fn fields_mut(visitor: &mut Visitor<'_>, names: &'static str, fields: &mut [&mut dyn PartMut]) {
+    for (name, field) in names.split(' ').zip(fields) {
+        visitor.enter(name);
+        field.show_mut(visitor);
+        visitor.leave();
+    }
+}
+
+/// A field with `#[dp(skip)]`.
+pub fn skipped(visitor: &mut Visitor<'_>, name: &'static str) {
+    visitor.enter(name);
+    visitor.hidden(Hidden::Skipped);
+    visitor.leave();
+}
