@@ -199,10 +199,7 @@ fn holds_unseen_model(program: &Program<'_>, event: &Event<'_>, wrapper: ObjectI
 
 /// Something gets an attribute of that name, perhaps the wrapper under another name.
 fn is_set_somewhere(program: &Program<'_>, name: Name) -> bool {
-    program
-        .models()
-        .mentions()
-        .any(|m| m.name == name && m.access == Access::Written && !m.of_self)
+    program.models().mentions().any(|m| m.name == name && m.access == Access::Written && !m.of_self)
 }
 
 fn through_module(event: &Event<'_>, receiver: &str) -> Option<Fix> {
