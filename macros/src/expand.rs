@@ -1,11 +1,11 @@
 //! The code behind `#[data_parallel]`: an implementation of `Replicable` that lists the fields, and
 //! the method `register`. Emits calls, never an algorithm, and few of them: what is written here
-//! once per field is what the compiler works on, so it is a pair of references and no more.
+//! once per field is what the compiler works on, so it is one reference and no more.
 
 use std::mem;
 
-use proc_macro2::{Ident, Span, TokenStream};
-use quote::{format_ident, quote};
+use proc_macro2::{Ident, Literal, Span, TokenStream};
+use quote::quote;
 use syn::{DeriveInput, Generics, Type, WherePredicate, parse_quote};
 
 use crate::ast::{Definition, Errors, Field, Variant};
@@ -30,22 +30,21 @@ fn model(definition: &Definition<'_>, krate: &TokenStream) -> TokenStream {
     let (impl_generics, ty, clause) = generics.split_for_impl();
     let ident = &input.ident;
     let new = construct::constructor(definition, krate);
-    let mut tags = Tags::new(definition, krate);
-    let visit = walk(definition, Mode::Shared, &mut tags);
-    let visit_mut = walk(definition, Mode::Mutable, &mut tags);
-    let tags = tags.lets();
+    let tags = Tags::new(definition, krate);
+    let visit = walk(definition, Mode::Shared, &tags);
+    let visit_mut = walk(definition, Mode::Mutable, &tags);
     let register = register(definition, krate);
     quote! {
         #[automatically_derived]
-        #[allow(clippy::all, clippy::pedantic, unused_qualifications)]
+        #[allow(clippy::all, clippy::pedantic, unused_imports, unused_qualifications)]
         impl #impl_generics #krate::Replicable for #ident #ty #clause {
             fn visit(&self, __visitor: &mut #krate::Visitor<'_>) {
-                #tags
+                use #krate::Unknown as _;
                 #visit
             }
 
             fn visit_mut(&mut self, __visitor: &mut #krate::Visitor<'_>) {
-                #tags
+                use #krate::Unknown as _;
                 #visit_mut
             }
         }
@@ -132,7 +131,7 @@ enum Mode {
 }
 
 /// The statements that visit each field in turn.
-fn walk<'a>(definition: &'a Definition<'_>, mode: Mode, tags: &mut Tags<'a>) -> TokenStream {
+fn walk(definition: &Definition<'_>, mode: Mode, tags: &Tags<'_>) -> TokenStream {
     if let [only @ Variant { ident: None, .. }] = definition.variants.as_slice() {
         return walk_fields(only, mode, tags);
     }
@@ -147,37 +146,67 @@ fn walk<'a>(definition: &'a Definition<'_>, mode: Mode, tags: &mut Tags<'a>) -> 
     quote!(match self { #(#arms)* })
 }
 
-/// Fields about which nothing was declared come in one call; the compiler takes by far the
+/// Fields about which nothing was declared come in one call, by type; the compiler takes by far the
 /// shortest for that.
-fn walk_fields<'a>(variant: &'a Variant<'_>, mode: Mode, tags: &mut Tags<'a>) -> TokenStream {
+fn walk_fields(variant: &Variant<'_>, mode: Mode, tags: &Tags<'_>) -> TokenStream {
     let mut statements = TokenStream::new();
     let mut run = Run::default();
     for field in variant.fields.iter().filter(|field| !holds_nothing(field)) {
         if is_plain(variant, field) {
-            run.names.push(field.name());
-            run.parts.push(part(variant, field, mode, tags));
+            if run.is_full() {
+                statements.extend(run.finish(mode, tags));
+            }
+            run.push(field, reference(variant, field, mode));
         } else {
-            statements.extend(run.finish(mode, tags.krate));
+            statements.extend(run.finish(mode, tags));
             statements.extend(declared(variant, field, mode, tags));
         }
     }
-    statements.extend(run.finish(mode, tags.krate));
+    statements.extend(run.finish(mode, tags));
     statements
 }
 
 /// Neighbours that are visited in one call.
 #[derive(Default)]
-struct Run {
+struct Run<'a> {
     names: Vec<String>,
-    parts: Vec<TokenStream>,
+    /// The group of each.
+    order: Vec<u8>,
+    /// A type and the references to its fields.
+    groups: Vec<(&'a Type, Vec<TokenStream>)>,
 }
 
-impl Run {
-    fn finish(&mut self, mode: Mode, krate: &TokenStream) -> Option<TokenStream> {
-        let (names, parts) = (mem::take(&mut self.names).join(" "), mem::take(&mut self.parts));
-        (!parts.is_empty()).then(|| match mode {
-            Mode::Shared => quote!(#krate::fields(__visitor, #names, &[#(#parts,)*]);),
-            Mode::Mutable => quote!(#krate::fields_mut(__visitor, #names, &mut [#(#parts,)*]);),
+impl<'a> Run<'a> {
+    /// A group's number must fit into a byte.
+    fn is_full(&self) -> bool {
+        self.groups.len() > usize::from(u8::MAX)
+    }
+
+    fn push(&mut self, field: &Field<'a>, reference: TokenStream) {
+        let known = self.groups.iter().position(|(ty, _)| *ty == field.ty);
+        let group = known.unwrap_or_else(|| {
+            self.groups.push((field.ty, Vec::new()));
+            self.groups.len() - 1
+        });
+        self.groups[group].1.push(reference);
+        self.names.push(field.name());
+        self.order.push(group as u8);
+    }
+
+    fn finish(&mut self, mode: Mode, tags: &Tags<'_>) -> Option<TokenStream> {
+        let krate = tags.krate;
+        let Self { names, order, groups } = mem::take(self);
+        let names = names.join(" ");
+        let order = Literal::byte_string(&order);
+        let groups = groups.iter().map(|(ty, fields)| {
+            let tag = tags.of(ty);
+            quote!((#tag, [#(#fields,)*]))
+        });
+        (!names.is_empty()).then(|| match mode {
+            Mode::Shared => quote!(#krate::fields(__visitor, #names, #order, &[#(&#groups,)*]);),
+            Mode::Mutable => {
+                quote!(#krate::fields_mut(__visitor, #names, #order, &mut [#(&mut #groups,)*]);)
+            }
         })
     }
 }
@@ -191,39 +220,27 @@ fn is_plain(variant: &Variant<'_>, field: &Field<'_>) -> bool {
     field.attrs.says_nothing() && !variant.is_newtype
 }
 
-/// A reference to the field's tag and value.
-fn part<'a>(
-    variant: &Variant<'_>,
-    field: &'a Field<'_>,
-    mode: Mode,
-    tags: &mut Tags<'a>,
-) -> TokenStream {
-    let tag = tags.of(field.ty);
+fn reference(variant: &Variant<'_>, field: &Field<'_>, mode: Mode) -> TokenStream {
     let (member, binding) = (&field.member, &field.binding);
     match (variant.ident, mode) {
-        (None, Mode::Shared) => quote!(&(#tag, &self.#member)),
-        (None, Mode::Mutable) => quote!(&mut (#tag, &mut self.#member)),
-        (Some(_), Mode::Shared) => quote!(&(#tag, #binding)),
-        (Some(_), Mode::Mutable) => quote!(&mut (#tag, #binding)),
+        (None, Mode::Shared) => quote!(&self.#member),
+        (None, Mode::Mutable) => quote!(&mut self.#member),
+        // The pattern made it one.
+        (Some(_), _) => quote!(#binding),
     }
 }
 
 /// The visit of a field that does not simply add its own name.
-fn declared<'a>(
-    variant: &Variant<'_>,
-    field: &'a Field<'_>,
-    mode: Mode,
-    tags: &mut Tags<'a>,
-) -> TokenStream {
+fn declared(variant: &Variant<'_>, field: &Field<'_>, mode: Mode, tags: &Tags<'_>) -> TokenStream {
     let krate = tags.krate;
     let name = field.name();
     if field.attrs.skip.is_some() {
         return quote!(#krate::skipped(__visitor, #name););
     }
-    let part = part(variant, field, mode, tags);
+    let (tag, value) = (tags.of(field.ty), reference(variant, field, mode));
     let show = match mode {
-        Mode::Shared => quote!(#krate::Part::show(#part, __visitor);),
-        Mode::Mutable => quote!(#krate::PartMut::show_mut(#part, __visitor);),
+        Mode::Shared => quote!(#krate::Walk::walk(&#tag, #value, __visitor);),
+        Mode::Mutable => quote!(#krate::Walk::walk_mut(&#tag, #value, __visitor);),
     };
     match enter(variant, field, &name, krate) {
         Some(enter) => quote!(#enter #show __visitor.leave();),
@@ -253,45 +270,24 @@ fn enter(
     })
 }
 
-/// The ways in which the types of the fields are walked: a variable for each type as it is written,
-/// so that what is chosen by the type is chosen once.
+/// The ways in which the types of the fields are walked.
 struct Tags<'a> {
     krate: &'a TokenStream,
     params: Params<'a>,
     /// The user wrote the bounds, so nothing is known about what parameters implement.
     own_bounds: bool,
-    found: Vec<(&'a Type, Ident, TokenStream)>,
 }
 
 impl<'a> Tags<'a> {
     fn new(definition: &'a Definition<'_>, krate: &'a TokenStream) -> Self {
         let params = Params::of(&definition.original.generics);
-        Self { krate, params, own_bounds: definition.attrs.bound.is_some(), found: Vec::new() }
+        Self { krate, params, own_bounds: definition.attrs.bound.is_some() }
     }
 
-    /// The variable of a type.
-    fn of(&mut self, ty: &'a Type) -> Ident {
-        if let Some((_, tag, _)) = self.found.iter().find(|(known, ..)| *known == ty) {
-            return tag.clone();
-        }
-        let value = self.value(ty);
-        let tag = format_ident!("__tag{}", self.found.len(), span = Span::mixed_site());
-        self.found.push((ty, tag.clone(), value));
-        tag
-    }
-
-    fn lets(&self) -> TokenStream {
-        if self.found.is_empty() {
-            return TokenStream::new();
-        }
-        let krate = self.krate;
-        let lets = self.found.iter().map(|(_, tag, value)| quote!(let #tag = #value;));
-        quote!(use #krate::{Known as _, Unknown as _}; #(#lets)*)
-    }
-
-    /// Containers are looked through here, because the choice between walk and no walk is made per
-    /// type: in a `Vec<(Known, Unknown)>` the first would be lost with the second.
-    fn value(&mut self, ty: &'a Type) -> TokenStream {
+    /// The tag of a type. Containers are looked through here, because the choice between walk and
+    /// no walk is made per type: in a `Vec<(Known, Unknown)>` the first would be lost with the
+    /// second.
+    fn of(&self, ty: &Type) -> TokenStream {
         let krate = self.krate;
         match kind::shape(ty) {
             Shape::Option(inner) | Shape::Box(inner) => {
@@ -300,18 +296,18 @@ impl<'a> Tags<'a> {
             }
             Shape::List(inner) => {
                 let walk = self.of(inner);
-                quote!(#krate::each::<#inner, _>(#walk))
+                quote!(#krate::Each::<#inner, _>(#walk, #krate::PhantomData))
             }
             Shape::Map(key, inner) => {
                 let walk = self.of(inner);
-                quote!(#krate::sorted_by_key::<#key, #inner, _>(#walk))
+                quote!(#krate::Sorted::<#key, #inner, _>(#walk, #krate::PhantomData))
             }
             Shape::Tuple(parts) => {
-                let walks: Vec<_> = parts.into_iter().map(|part| self.of(part)).collect();
+                let walks = parts.into_iter().map(|part| self.of(part));
                 quote!((#(#walks,)*))
             }
             Shape::Leaf if self.params.is_one(ty) && !self.own_bounds => quote!(#krate::Own),
-            Shape::Leaf => quote!((&#krate::Probe::<#ty>::NEW).tag()),
+            Shape::Leaf => quote!(#krate::Probe::<#ty>::TAG),
         }
     }
 }

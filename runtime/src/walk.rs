@@ -1,6 +1,6 @@
 //! How generated code looks into the fields of a model: one tag per type as it is written says how
-//! a value of it is walked, and the fields come as one list of pairs of tag and reference. So a
-//! field costs the compiler a pair; the choices, loops and calls are made once per type.
+//! values of it are walked, and the fields of that type come as one array of references. So a field
+//! costs the compiler one reference; choices, loops and calls are made once per type.
 
 use std::any::type_name;
 use std::fmt::Display;
@@ -14,38 +14,23 @@ pub trait Walk<T: ?Sized> {
     fn walk_mut(&self, value: &mut T, visitor: &mut Visitor<'_>);
 }
 
-/// Chooses a tag for `T` at compile time: a method of `Probe` itself is found before one of
-/// `&Probe`.
+/// Chooses a tag for `T` at compile time: `Probe::<T>::TAG` is the type's own constant where that
+/// exists, and otherwise that of the trait. A constant, since a method would be called.
 pub struct Probe<T: ?Sized>(PhantomData<T>);
 
-impl<T: ?Sized> Probe<T> {
-    pub const NEW: Self = Self(PhantomData);
-}
-
 /// The choice for types that can be walked.
-pub trait Known {
-    fn tag(&self) -> Own;
-}
-
-impl<T: Replicable + ?Sized> Known for Probe<T> {
-    fn tag(&self) -> Own {
-        Own
-    }
+impl<T: Replicable + ?Sized> Probe<T> {
+    pub const TAG: Own = Own;
 }
 
 /// The choice for all others.
 pub trait Unknown {
-    fn tag(&self) -> Opaque;
+    const TAG: Opaque = Opaque;
 }
 
-impl<T: ?Sized> Unknown for &Probe<T> {
-    fn tag(&self) -> Opaque {
-        Opaque
-    }
-}
+impl<T: ?Sized> Unknown for Probe<T> {}
 
 /// By the type's own implementation.
-#[derive(Clone, Copy)]
 pub struct Own;
 
 impl<T: Replicable + ?Sized> Walk<T> for Own {
@@ -59,7 +44,6 @@ impl<T: Replicable + ?Sized> Walk<T> for Own {
 }
 
 /// Not at all; only said to be there.
-#[derive(Clone, Copy)]
 pub struct Opaque;
 
 impl<T: ?Sized> Walk<T> for Opaque {
@@ -73,7 +57,6 @@ impl<T: ?Sized> Walk<T> for Opaque {
 }
 
 /// Into an `Option` or a `Box`.
-#[derive(Clone, Copy)]
 pub struct Inside<W>(pub W);
 
 impl<T, W: Walk<T>> Walk<Option<T>> for Inside<W> {
@@ -101,19 +84,7 @@ impl<T: ?Sized, W: Walk<T>> Walk<Box<T>> for Inside<W> {
 }
 
 /// Over the elements, `T`, of a list; of the standard library's or another.
-pub struct Each<T, W>(W, PhantomData<T>);
-
-pub const fn each<T, W>(walk: W) -> Each<T, W> {
-    Each(walk, PhantomData)
-}
-
-impl<T, W: Clone> Clone for Each<T, W> {
-    fn clone(&self) -> Self {
-        Self(self.0.clone(), PhantomData)
-    }
-}
-
-impl<T, W: Copy> Copy for Each<T, W> {}
+pub struct Each<T, W>(pub W, pub PhantomData<T>);
 
 #[expect(
     clippy::explicit_counter_loop,
@@ -148,19 +119,7 @@ where
 }
 
 /// Over the values, `V`, of a map, in the order of its keys.
-pub struct Sorted<K, V, W>(W, PhantomData<(K, V)>);
-
-pub const fn sorted_by_key<K, V, W>(walk: W) -> Sorted<K, V, W> {
-    Sorted(walk, PhantomData)
-}
-
-impl<K, V, W: Clone> Clone for Sorted<K, V, W> {
-    fn clone(&self) -> Self {
-        Self(self.0.clone(), PhantomData)
-    }
-}
-
-impl<K, V, W: Copy> Copy for Sorted<K, V, W> {}
+pub struct Sorted<K, V, W>(pub W, pub PhantomData<(K, V)>);
 
 impl<M, K, V, W> Walk<M> for Sorted<K, V, W>
 where
@@ -235,43 +194,57 @@ tuples!(
     L Wl 11
 );
 
-/// A field with its tag.
-pub trait Part {
-    fn show(&self, visitor: &mut Visitor<'_>);
+/// Fields of one type, with the tag of the type.
+pub trait Group {
+    /// Walks the `k`-th of them.
+    fn show(&self, k: usize, visitor: &mut Visitor<'_>);
 }
 
-impl<W: Walk<T>, T: ?Sized> Part for (W, &T) {
-    fn show(&self, visitor: &mut Visitor<'_>) {
-        self.0.walk(self.1, visitor);
+impl<W: Walk<T>, T: ?Sized, const N: usize> Group for (W, [&T; N]) {
+    fn show(&self, k: usize, visitor: &mut Visitor<'_>) {
+        self.0.walk(self.1[k], visitor);
     }
 }
 
-/// A field that may be replaced, with its tag.
-pub trait PartMut {
-    fn show_mut(&mut self, visitor: &mut Visitor<'_>);
+/// Fields of one type that may be replaced, with the tag of the type.
+pub trait GroupMut {
+    /// Walks the `k`-th of them.
+    fn show_mut(&mut self, k: usize, visitor: &mut Visitor<'_>);
 }
 
-impl<W: Walk<T>, T: ?Sized> PartMut for (W, &mut T) {
-    fn show_mut(&mut self, visitor: &mut Visitor<'_>) {
-        self.0.walk_mut(self.1, visitor);
+impl<W: Walk<T>, T: ?Sized, const N: usize> GroupMut for (W, [&mut T; N]) {
+    fn show_mut(&mut self, k: usize, visitor: &mut Visitor<'_>) {
+        self.0.walk_mut(self.1[k], visitor);
     }
 }
 
-/// Walks fields, one after the other; their names stand in `names` with spaces between them.
-pub fn fields(visitor: &mut Visitor<'_>, names: &'static str, fields: &[&dyn Part]) {
-    for (name, field) in names.split(' ').zip(fields) {
+/// Walks fields in their order: the next one is called what is next in `names`, which has spaces
+/// between them, and is the next of the group that `order` says.
+pub fn fields(visitor: &mut Visitor<'_>, names: &'static str, order: &[u8], groups: &[&dyn Group]) {
+    let mut next = vec![0; groups.len()];
+    for (name, &group) in names.split(' ').zip(order) {
+        let group = usize::from(group);
         visitor.enter(name);
-        field.show(visitor);
+        groups[group].show(next[group], visitor);
         visitor.leave();
+        next[group] += 1;
     }
 }
 
 /// The same for fields that may be replaced.
-pub fn fields_mut(visitor: &mut Visitor<'_>, names: &'static str, fields: &mut [&mut dyn PartMut]) {
-    for (name, field) in names.split(' ').zip(fields) {
+pub fn fields_mut(
+    visitor: &mut Visitor<'_>,
+    names: &'static str,
+    order: &[u8],
+    groups: &mut [&mut dyn GroupMut],
+) {
+    let mut next = vec![0; groups.len()];
+    for (name, &group) in names.split(' ').zip(order) {
+        let group = usize::from(group);
         visitor.enter(name);
-        field.show_mut(visitor);
+        groups[group].show_mut(next[group], visitor);
         visitor.leave();
+        next[group] += 1;
     }
 }
 

@@ -25,6 +25,7 @@ mod accepted {
     mod expanded;
     mod foreign;
     mod generics;
+    mod home_made;
     mod lifetimes;
     mod maps;
     mod outputs;
