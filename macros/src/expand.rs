@@ -31,8 +31,7 @@ fn model(definition: &Definition<'_>, krate: &TokenStream) -> TokenStream {
     let ident = &input.ident;
     let new = construct::constructor(definition, krate);
     let tags = Tags::new(definition, krate);
-    let visit = walk(definition, Mode::Shared, &tags);
-    let visit_mut = walk(definition, Mode::Mutable, &tags);
+    let visit = walk(definition, &tags);
     let register = register(definition, krate);
     quote! {
         #[automatically_derived]
@@ -41,11 +40,6 @@ fn model(definition: &Definition<'_>, krate: &TokenStream) -> TokenStream {
             fn visit(&self, __visitor: &mut #krate::Visitor<'_>) {
                 use #krate::Unknown as _;
                 #visit
-            }
-
-            fn visit_mut(&mut self, __visitor: &mut #krate::Visitor<'_>) {
-                use #krate::Unknown as _;
-                #visit_mut
             }
         }
         #register
@@ -124,23 +118,17 @@ pub(crate) fn pattern(variant: &Variant<'_>) -> TokenStream {
     quote!(#path { #(#fields,)* .. })
 }
 
-#[derive(Clone, Copy)]
-enum Mode {
-    Shared,
-    Mutable,
-}
-
 /// The statements that visit each field in turn.
-fn walk(definition: &Definition<'_>, mode: Mode, tags: &Tags<'_>) -> TokenStream {
+fn walk(definition: &Definition<'_>, tags: &Tags<'_>) -> TokenStream {
     if let [only @ Variant { ident: None, .. }] = definition.variants.as_slice() {
-        return walk_fields(only, mode, tags);
+        return walk_fields(only, tags);
     }
     if definition.variants.is_empty() {
         return quote!(match *self {});
     }
     let arms = definition.variants.iter().map(|variant| {
         let pattern = pattern(variant);
-        let fields = walk_fields(variant, mode, tags);
+        let fields = walk_fields(variant, tags);
         quote!(#pattern => { #fields })
     });
     quote!(match self { #(#arms)* })
@@ -148,21 +136,21 @@ fn walk(definition: &Definition<'_>, mode: Mode, tags: &Tags<'_>) -> TokenStream
 
 /// Fields about which nothing was declared come in one call, by type; the compiler takes by far the
 /// shortest for that.
-fn walk_fields(variant: &Variant<'_>, mode: Mode, tags: &Tags<'_>) -> TokenStream {
+fn walk_fields(variant: &Variant<'_>, tags: &Tags<'_>) -> TokenStream {
     let mut statements = TokenStream::new();
     let mut run = Run::default();
     for field in variant.fields.iter().filter(|field| !holds_nothing(field)) {
         if is_plain(variant, field) {
             if run.is_full() {
-                statements.extend(run.finish(mode, tags));
+                statements.extend(run.finish(tags));
             }
-            run.push(field, reference(variant, field, mode));
+            run.push(field, reference(variant, field));
         } else {
-            statements.extend(run.finish(mode, tags));
-            statements.extend(declared(variant, field, mode, tags));
+            statements.extend(run.finish(tags));
+            statements.extend(declared(variant, field, tags));
         }
     }
-    statements.extend(run.finish(mode, tags));
+    statements.extend(run.finish(tags));
     statements
 }
 
@@ -193,7 +181,7 @@ impl<'a> Run<'a> {
         self.order.push(group as u8);
     }
 
-    fn finish(&mut self, mode: Mode, tags: &Tags<'_>) -> Option<TokenStream> {
+    fn finish(&mut self, tags: &Tags<'_>) -> Option<TokenStream> {
         let krate = tags.krate;
         let Self { names, order, groups } = mem::take(self);
         let names = names.join(" ");
@@ -202,12 +190,8 @@ impl<'a> Run<'a> {
             let tag = tags.of(ty);
             quote!((#tag, [#(#fields,)*]))
         });
-        (!names.is_empty()).then(|| match mode {
-            Mode::Shared => quote!(#krate::fields(__visitor, #names, #order, &[#(&#groups,)*]);),
-            Mode::Mutable => {
-                quote!(#krate::fields_mut(__visitor, #names, #order, &mut [#(&mut #groups,)*]);)
-            }
-        })
+        (!names.is_empty())
+            .then(|| quote!(#krate::fields(__visitor, #names, #order, &[#(&#groups,)*]);))
     }
 }
 
@@ -220,28 +204,25 @@ fn is_plain(variant: &Variant<'_>, field: &Field<'_>) -> bool {
     field.attrs.says_nothing() && !variant.is_newtype
 }
 
-fn reference(variant: &Variant<'_>, field: &Field<'_>, mode: Mode) -> TokenStream {
+fn reference(variant: &Variant<'_>, field: &Field<'_>) -> TokenStream {
     let (member, binding) = (&field.member, &field.binding);
-    match (variant.ident, mode) {
-        (None, Mode::Shared) => quote!(&self.#member),
-        (None, Mode::Mutable) => quote!(&mut self.#member),
-        // The pattern made it one.
-        (Some(_), _) => quote!(#binding),
+    if variant.ident.is_none() {
+        quote!(&self.#member)
+    } else {
+        // The pattern made it a reference.
+        quote!(#binding)
     }
 }
 
 /// The visit of a field that does not simply add its own name.
-fn declared(variant: &Variant<'_>, field: &Field<'_>, mode: Mode, tags: &Tags<'_>) -> TokenStream {
+fn declared(variant: &Variant<'_>, field: &Field<'_>, tags: &Tags<'_>) -> TokenStream {
     let krate = tags.krate;
     let name = field.name();
     if field.attrs.skip.is_some() {
         return quote!(#krate::skipped(__visitor, #name););
     }
-    let (tag, value) = (tags.of(field.ty), reference(variant, field, mode));
-    let show = match mode {
-        Mode::Shared => quote!(#krate::Walk::walk(&#tag, #value, __visitor);),
-        Mode::Mutable => quote!(#krate::Walk::walk_mut(&#tag, #value, __visitor);),
-    };
+    let (tag, value) = (tags.of(field.ty), reference(variant, field));
+    let show = quote!(#krate::Walk::walk(&#tag, #value, __visitor););
     match enter(variant, field, &name, krate) {
         Some(enter) => quote!(#enter #show __visitor.leave();),
         None => show,

@@ -24,7 +24,6 @@ pub(crate) fn replicable(
         #[automatically_derived]
         impl #generics #krate::Replicable for #ident #ty #clause {
             fn visit(&self, _: &mut #krate::Visitor<'_>) {}
-            fn visit_mut(&mut self, _: &mut #krate::Visitor<'_>) {}
         }
         #register
         #new

@@ -101,19 +101,18 @@ fn every_part_of_nested_containers_is_looked_through() {
     let code = text(&model("struct Net { x: Option<Vec<(nn::Linear, [Box<Block>; 2], usize)>> }"));
     for part in ["nn :: Linear", "Block", "usize"] {
         let probe = format!("Probe :: < {part} > :: TAG");
-        assert_eq!(code.matches(&probe).count(), 2, "{probe}: once in each walk");
+        assert_eq!(code.matches(&probe).count(), 1, "{probe}");
     }
-    assert_eq!(code.matches("Inside (").count(), 4);
-    assert_eq!(code.matches(":: Each :: <").count(), 4);
+    assert_eq!(code.matches("Inside (").count(), 2);
+    assert_eq!(code.matches(":: Each :: <").count(), 2);
 }
 
 #[test]
 fn what_depends_on_a_type_alone_is_written_once_for_all_its_fields() {
     let fields = (0..40).map(|k| format!("f{k}: Option<nn::Linear>, g{k}: Tensor"));
     let code = text(&model(&format!("struct Net {{ {} }}", fields.collect::<Vec<_>>().join(", "))));
-    assert_eq!(code.matches("Probe ::").count(), 4);
+    assert_eq!(code.matches("Probe ::").count(), 2);
     assert_eq!(code.matches(":: fields (").count(), 1);
-    assert_eq!(code.matches(":: fields_mut (").count(), 1);
     assert!(code.contains("\"f0 g0 f1 g1 "));
     assert!(code.contains("b\"\\0\\x01\\0\\x01"), "{code}");
 }
@@ -164,7 +163,7 @@ fn fields_are_entered_under_their_declared_names_and_roles() {
         "skipped (__visitor , \"cache\")",
         "(__visitor , \"type\" ,",
     ] {
-        assert_eq!(code.matches(call).count(), 2, "{call} in {code}");
+        assert_eq!(code.matches(call).count(), 1, "{call} in {code}");
     }
 }
 

@@ -733,6 +733,10 @@ uintptr_t ddp_tensor_identity(ddp_tensor tensor) noexcept {
   return reinterpret_cast<uintptr_t>(tensor_of(tensor).unsafeGetTensorImpl());
 }
 
+void ddp_tensor_rebind(ddp_tensor tensor, ddp_tensor to) noexcept {
+  tensor_of(tensor) = tensor_of(to);
+}
+
 ddp_error* ddp_clear_grads(const ddp_tensor* tensors, size_t n_tensors) noexcept {
   return guarded([&] {
     for (size_t i = 0; i < n_tensors; ++i) {

@@ -225,6 +225,8 @@ void ddp_keep_freed_memory(int bytes_max, int piece_bytes_max) DDP_NOEXCEPT;
 
 // Tensor helpers that tch lacks.
 uintptr_t ddp_tensor_identity(ddp_tensor tensor) DDP_NOEXCEPT;
+// Makes the handle `tensor` one on the tensor object of `to`; other handles keep theirs.
+void ddp_tensor_rebind(ddp_tensor tensor, ddp_tensor to) DDP_NOEXCEPT;
 ddp_error* ddp_clear_grads(const ddp_tensor* tensors, size_t n_tensors) DDP_NOEXCEPT;
 ddp_error* ddp_backward(ddp_tensor loss) DDP_NOEXCEPT;
 // A permutation of 0..n drawn from a generator of its own, as torch.randperm gives with

@@ -328,6 +328,7 @@ unsafe extern "C" {
     fn ddp_cuda_free_bytes(index: i64, out: *mut u64) -> *mut RawError;
     fn ddp_unwatched_leaf(loss: RawTensor, out: *mut RawTensor) -> *mut RawError;
     fn ddp_tensor_identity(tensor: RawTensor) -> usize;
+    fn ddp_tensor_rebind(tensor: RawTensor, to: RawTensor);
     fn ddp_clear_grads(tensors: *const RawTensor, n_tensors: usize) -> *mut RawError;
     fn ddp_backward(loss: RawTensor) -> *mut RawError;
     fn ddp_randperm(n: i64, seed: u64, out: *mut RawTensor) -> *mut RawError;
@@ -960,6 +961,14 @@ impl Reducer {
 pub(crate) fn tensor_identity(tensor: &Tensor) -> usize {
     // SAFETY: a live tensor.
     unsafe { ddp_tensor_identity(raw(tensor)) }
+}
+
+/// Makes `tensor` stand for what `to` stands for, as an assignment through `&mut` would; shallow
+/// clones of it stay what they were.
+pub(crate) fn rebind(tensor: &Tensor, to: &Tensor) {
+    // SAFETY: live tensors, which no other thread can see, since `Tensor` is not `Sync`; and no
+    // reference of Rust points into what the handle holds.
+    unsafe { ddp_tensor_rebind(raw(tensor), raw(to)) }
 }
 
 /// Makes the gradients undefined, which views into buckets allow and `zero_grad` does not.

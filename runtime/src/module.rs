@@ -28,7 +28,4 @@ pub use visitor::{Hidden, Place, Role, Sink, Visitor};
 pub trait Replicable {
     /// Shows every tensor to `visitor`, in the order of the fields.
     fn visit(&self, visitor: &mut Visitor<'_>);
-
-    /// Shows the same tensors in the same order, to be replaced in place.
-    fn visit_mut(&mut self, visitor: &mut Visitor<'_>);
 }

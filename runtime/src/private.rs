@@ -7,9 +7,7 @@ pub use tch_ddp_macros::Replicable as DeriveReplicable;
 
 pub use crate::module::{Hidden, Registered, Replicable, Role, Visitor, register};
 pub use crate::output::TensorOutput;
-pub use crate::walk::{
-    Each, Group, GroupMut, Inside, Own, Probe, Sorted, Unknown, Walk, fields, fields_mut, skipped,
-};
+pub use crate::walk::{Each, Group, Inside, Own, Probe, Sorted, Unknown, Walk, fields, skipped};
 pub use crate::{Error, Result};
 
 /// Compiles for what a forward pass may return.

@@ -11,7 +11,6 @@ use crate::module::{Hidden, Replicable, Visitor};
 /// Ways to walk values of type `T`.
 pub trait Walk<T: ?Sized> {
     fn walk(&self, value: &T, visitor: &mut Visitor<'_>);
-    fn walk_mut(&self, value: &mut T, visitor: &mut Visitor<'_>);
 }
 
 /// Chooses a tag for `T` at compile time: `Probe::<T>::TAG` is the type's own constant where that
@@ -37,10 +36,6 @@ impl<T: Replicable + ?Sized> Walk<T> for Own {
     fn walk(&self, value: &T, visitor: &mut Visitor<'_>) {
         value.visit(visitor);
     }
-
-    fn walk_mut(&self, value: &mut T, visitor: &mut Visitor<'_>) {
-        value.visit_mut(visitor);
-    }
 }
 
 /// Not at all; only said to be there.
@@ -48,10 +43,6 @@ pub struct Opaque;
 
 impl<T: ?Sized> Walk<T> for Opaque {
     fn walk(&self, _: &T, visitor: &mut Visitor<'_>) {
-        visitor.hidden(Hidden::Opaque(type_name::<T>()));
-    }
-
-    fn walk_mut(&self, _: &mut T, visitor: &mut Visitor<'_>) {
         visitor.hidden(Hidden::Opaque(type_name::<T>()));
     }
 }
@@ -65,21 +56,11 @@ impl<T, W: Walk<T>> Walk<Option<T>> for Inside<W> {
             self.0.walk(value, visitor);
         }
     }
-
-    fn walk_mut(&self, value: &mut Option<T>, visitor: &mut Visitor<'_>) {
-        if let Some(value) = value {
-            self.0.walk_mut(value, visitor);
-        }
-    }
 }
 
 impl<T: ?Sized, W: Walk<T>> Walk<Box<T>> for Inside<W> {
     fn walk(&self, value: &Box<T>, visitor: &mut Visitor<'_>) {
         self.0.walk(value, visitor);
-    }
-
-    fn walk_mut(&self, value: &mut Box<T>, visitor: &mut Visitor<'_>) {
-        self.0.walk_mut(value, visitor);
     }
 }
 
@@ -95,23 +76,12 @@ where
     L: ?Sized,
     W: Walk<T>,
     for<'a> &'a L: IntoIterator<Item = &'a T>,
-    for<'a> &'a mut L: IntoIterator<Item = &'a mut T>,
 {
     fn walk(&self, list: &L, visitor: &mut Visitor<'_>) {
         let mut k = 0usize;
         for value in list {
             visitor.key(&k);
             self.0.walk(value, visitor);
-            visitor.leave();
-            k += 1;
-        }
-    }
-
-    fn walk_mut(&self, list: &mut L, visitor: &mut Visitor<'_>) {
-        let mut k = 0usize;
-        for value in list {
-            visitor.key(&k);
-            self.0.walk_mut(value, visitor);
             visitor.leave();
             k += 1;
         }
@@ -127,20 +97,11 @@ where
     K: Ord + Display,
     W: Walk<V>,
     for<'a> &'a M: IntoIterator<Item = (&'a K, &'a V)>,
-    for<'a> &'a mut M: IntoIterator<Item = (&'a K, &'a mut V)>,
 {
     fn walk(&self, map: &M, visitor: &mut Visitor<'_>) {
         for (key, value) in sorted(map) {
             visitor.key(key);
             self.0.walk(value, visitor);
-            visitor.leave();
-        }
-    }
-
-    fn walk_mut(&self, map: &mut M, visitor: &mut Visitor<'_>) {
-        for (key, value) in sorted(map) {
-            visitor.key(key);
-            self.0.walk_mut(value, visitor);
             visitor.leave();
         }
     }
@@ -160,14 +121,6 @@ macro_rules! tuples {
                 $(
                     visitor.enter(stringify!($index));
                     self.$index.walk(&value.$index, visitor);
-                    visitor.leave();
-                )+
-            }
-
-            fn walk_mut(&self, value: &mut ($($type,)+), visitor: &mut Visitor<'_>) {
-                $(
-                    visitor.enter(stringify!($index));
-                    self.$index.walk_mut(&mut value.$index, visitor);
                     visitor.leave();
                 )+
             }
@@ -206,18 +159,6 @@ impl<W: Walk<T>, T: ?Sized, const N: usize> Group for (W, [&T; N]) {
     }
 }
 
-/// Fields of one type that may be replaced, with the tag of the type.
-pub trait GroupMut {
-    /// Walks the `k`-th of them.
-    fn show_mut(&mut self, k: usize, visitor: &mut Visitor<'_>);
-}
-
-impl<W: Walk<T>, T: ?Sized, const N: usize> GroupMut for (W, [&mut T; N]) {
-    fn show_mut(&mut self, k: usize, visitor: &mut Visitor<'_>) {
-        self.0.walk_mut(self.1[k], visitor);
-    }
-}
-
 /// Walks fields in their order: the next one is called what is next in `names`, which has spaces
 /// between them, and is the next of the group that `order` says.
 pub fn fields(visitor: &mut Visitor<'_>, names: &'static str, order: &[u8], groups: &[&dyn Group]) {
@@ -226,23 +167,6 @@ pub fn fields(visitor: &mut Visitor<'_>, names: &'static str, order: &[u8], grou
         let group = usize::from(group);
         visitor.enter(name);
         groups[group].show(next[group], visitor);
-        visitor.leave();
-        next[group] += 1;
-    }
-}
-
-/// The same for fields that may be replaced.
-pub fn fields_mut(
-    visitor: &mut Visitor<'_>,
-    names: &'static str,
-    order: &[u8],
-    groups: &mut [&mut dyn GroupMut],
-) {
-    let mut next = vec![0; groups.len()];
-    for (name, &group) in names.split(' ').zip(order) {
-        let group = usize::from(group);
-        visitor.enter(name);
-        groups[group].show_mut(next[group], visitor);
         visitor.leave();
         next[group] += 1;
     }

@@ -15,14 +15,6 @@ macro_rules! layers {
                     visitor.leave();
                 )+
             }
-
-            fn visit_mut(&mut self, visitor: &mut Visitor<'_>) {
-                $(
-                    visitor.enter_as(stringify!($field), $name, Role::$role);
-                    self.$field.visit_mut(visitor);
-                    visitor.leave();
-                )+
-            }
         }
     )+};
 }
@@ -46,10 +38,6 @@ macro_rules! private {
             fn visit(&self, visitor: &mut Visitor<'_>) {
                 visitor.hidden(Hidden::Private($name));
             }
-
-            fn visit_mut(&mut self, visitor: &mut Visitor<'_>) {
-                visitor.hidden(Hidden::Private($name));
-            }
         }
     )+};
 }
@@ -71,25 +59,16 @@ private! {
 
 impl Replicable for nn::Id {
     fn visit(&self, _: &mut Visitor<'_>) {}
-    fn visit_mut(&mut self, _: &mut Visitor<'_>) {}
 }
 
 impl Replicable for nn::LSTMState {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         self.0.visit(visitor);
     }
-
-    fn visit_mut(&mut self, visitor: &mut Visitor<'_>) {
-        self.0.visit_mut(visitor);
-    }
 }
 
 impl Replicable for nn::GRUState {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         self.0.visit(visitor);
-    }
-
-    fn visit_mut(&mut self, visitor: &mut Visitor<'_>) {
-        self.0.visit_mut(visitor);
     }
 }

@@ -8,7 +8,7 @@ use tch::{Device, Tensor};
 
 use super::store::Identity;
 use super::{Hidden, Place, Replicable, Sink, Visitor};
-use crate::{Error, Result};
+use crate::{Error, Result, ffi};
 
 /// Replaces every tensor that `replica` holds by a copy on `device` of the one that `source` holds
 /// in the same field.
@@ -21,22 +21,19 @@ use crate::{Error, Result};
 /// tch that keeps them private, behind shared ownership, or in a lock that is held.
 pub fn replicate<M: Replicable + ?Sized>(
     source: &M,
-    mut replica: &mut M,
+    replica: &mut M,
     device: Device,
 ) -> Result<()> {
-    replicate_any(&source, &mut replica, device)
+    // As what it is, the only reference: what is behind a shared one is not replaced.
+    replicate_any(&source, &replica, device)
 }
 
 /// Not generic, so that it is compiled here and not once more with every model.
-fn replicate_any(
-    source: &dyn Replicable,
-    replica: &mut dyn Replicable,
-    device: Device,
-) -> Result<()> {
+fn replicate_any(source: &dyn Replicable, replica: &dyn Replicable, device: Device) -> Result<()> {
     let mut tensors = Tensors::default();
     source.visit(&mut Visitor::new(&mut tensors));
     let mut exchange = Exchange { from: tensors.0.into_iter(), device, problems: Vec::new() };
-    replica.visit_mut(&mut Visitor::new(&mut exchange));
+    replica.visit(&mut Visitor::replacing(&mut exchange));
     let left = exchange.from.len();
     if left > 0 {
         exchange
@@ -88,14 +85,11 @@ struct Exchange {
 }
 
 impl Sink for Exchange {
-    fn tensor(&mut self, place: Place<'_>, _: &Tensor) {
-        self.problems.push(format!("`{}` cannot be replaced", place.field));
-    }
-
-    fn tensor_mut(&mut self, place: Place<'_>, tensor: &mut Tensor) {
+    fn tensor(&mut self, place: Place<'_>, tensor: &Tensor) {
         match self.from.next() {
             Some((field, source)) if field == place.field => {
-                *tensor = if source.defined() { source.to_device(self.device) } else { source };
+                let defined = source.defined().then(|| source.to_device(self.device));
+                ffi::rebind(tensor, defined.as_ref().unwrap_or(&source));
             }
             Some((field, _)) => self.problems.push(format!(
                 "the replica holds `{}` where the source holds `{field}`: build both alike",

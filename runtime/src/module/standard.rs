@@ -17,17 +17,12 @@ impl Replicable for Tensor {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         visitor.tensor(self);
     }
-
-    fn visit_mut(&mut self, visitor: &mut Visitor<'_>) {
-        visitor.tensor_mut(self);
-    }
 }
 
 macro_rules! no_tensors {
     ($($type:ty),+ $(,)?) => {$(
         impl Replicable for $type {
             fn visit(&self, _: &mut Visitor<'_>) {}
-            fn visit_mut(&mut self, _: &mut Visitor<'_>) {}
         }
     )+};
 }
@@ -70,23 +65,19 @@ no_tensors!(
 
 impl<ND> Replicable for tch::nn::ConvConfigND<ND> {
     fn visit(&self, _: &mut Visitor<'_>) {}
-    fn visit_mut(&mut self, _: &mut Visitor<'_>) {}
 }
 
 impl<ND> Replicable for tch::nn::ConvTransposeConfigND<ND> {
     fn visit(&self, _: &mut Visitor<'_>) {}
-    fn visit_mut(&mut self, _: &mut Visitor<'_>) {}
 }
 
 impl<T: ?Sized> Replicable for PhantomData<T> {
     fn visit(&self, _: &mut Visitor<'_>) {}
-    fn visit_mut(&mut self, _: &mut Visitor<'_>) {}
 }
 
 /// A `Cell` can only be read by copying, and a tensor cannot be copied: it holds none.
 impl<T: Copy> Replicable for Cell<T> {
     fn visit(&self, _: &mut Visitor<'_>) {}
-    fn visit_mut(&mut self, _: &mut Visitor<'_>) {}
 }
 
 impl<T: Replicable> Replicable for Option<T> {
@@ -95,21 +86,11 @@ impl<T: Replicable> Replicable for Option<T> {
             value.visit(visitor);
         }
     }
-
-    fn visit_mut(&mut self, visitor: &mut Visitor<'_>) {
-        if let Some(value) = self {
-            value.visit_mut(visitor);
-        }
-    }
 }
 
 impl<T: Replicable + ?Sized> Replicable for Box<T> {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         (**self).visit(visitor);
-    }
-
-    fn visit_mut(&mut self, visitor: &mut Visitor<'_>) {
-        (**self).visit_mut(visitor);
     }
 }
 
@@ -121,33 +102,17 @@ impl<T: Replicable> Replicable for [T] {
             visitor.leave();
         }
     }
-
-    fn visit_mut(&mut self, visitor: &mut Visitor<'_>) {
-        for (k, element) in self.iter_mut().enumerate() {
-            visitor.key(&k);
-            element.visit_mut(visitor);
-            visitor.leave();
-        }
-    }
 }
 
 impl<T: Replicable, const N: usize> Replicable for [T; N] {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         self.as_slice().visit(visitor);
     }
-
-    fn visit_mut(&mut self, visitor: &mut Visitor<'_>) {
-        self.as_mut_slice().visit_mut(visitor);
-    }
 }
 
 impl<T: Replicable> Replicable for Vec<T> {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         self.as_slice().visit(visitor);
-    }
-
-    fn visit_mut(&mut self, visitor: &mut Visitor<'_>) {
-        self.as_mut_slice().visit_mut(visitor);
     }
 }
 
@@ -158,10 +123,6 @@ impl<T: Replicable> Replicable for VecDeque<T> {
             element.visit(visitor);
             visitor.leave();
         }
-    }
-
-    fn visit_mut(&mut self, visitor: &mut Visitor<'_>) {
-        self.make_contiguous().visit_mut(visitor);
     }
 }
 
@@ -175,14 +136,6 @@ macro_rules! maps {
                     visitor.leave();
                 }
             }
-
-            fn visit_mut(&mut self, visitor: &mut Visitor<'_>) {
-                for (key, value) in sorted(self.iter_mut()) {
-                    visitor.key(key);
-                    value.visit_mut(visitor);
-                    visitor.leave();
-                }
-            }
         }
     )+};
 }
@@ -193,11 +146,11 @@ macro_rules! shared {
     ($([$($lifetime:lifetime)?] $type:ty),+ $(,)?) => {$(
         impl<$($lifetime,)? T: Replicable + ?Sized> Replicable for $type {
             fn visit(&self, visitor: &mut Visitor<'_>) {
-                (**self).visit(visitor);
-            }
-
-            fn visit_mut(&mut self, visitor: &mut Visitor<'_>) {
-                visitor.hidden(Hidden::Shared);
+                if visitor.replaces() {
+                    visitor.hidden(Hidden::Shared);
+                } else {
+                    (**self).visit(visitor);
+                }
             }
         }
     )+};
@@ -209,10 +162,6 @@ impl<T: Replicable + ?Sized> Replicable for &mut T {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         (**self).visit(visitor);
     }
-
-    fn visit_mut(&mut self, visitor: &mut Visitor<'_>) {
-        (**self).visit_mut(visitor);
-    }
 }
 
 impl<T: Replicable> Replicable for RefCell<T> {
@@ -221,10 +170,6 @@ impl<T: Replicable> Replicable for RefCell<T> {
             Ok(value) => value.visit(visitor),
             Err(_) => visitor.hidden(Hidden::Locked),
         }
-    }
-
-    fn visit_mut(&mut self, visitor: &mut Visitor<'_>) {
-        self.get_mut().visit_mut(visitor);
     }
 }
 
@@ -237,11 +182,6 @@ macro_rules! locks {
                     Err(TryLockError::Poisoned(broken)) => broken.into_inner().visit(visitor),
                     Err(TryLockError::WouldBlock) => visitor.hidden(Hidden::Locked),
                 }
-            }
-
-            fn visit_mut(&mut self, visitor: &mut Visitor<'_>) {
-                let value = self.get_mut();
-                value.unwrap_or_else(|broken| broken.into_inner()).visit_mut(visitor);
             }
         }
     )+};
@@ -256,14 +196,6 @@ macro_rules! tuples {
                 $(
                     visitor.enter(stringify!($index));
                     self.$index.visit(visitor);
-                    visitor.leave();
-                )+
-            }
-
-            fn visit_mut(&mut self, visitor: &mut Visitor<'_>) {
-                $(
-                    visitor.enter(stringify!($index));
-                    self.$index.visit_mut(visitor);
                     visitor.leave();
                 )+
             }

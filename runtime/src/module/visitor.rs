@@ -49,11 +49,6 @@ pub trait Sink {
     /// A tensor.
     fn tensor(&mut self, place: Place<'_>, tensor: &Tensor);
 
-    /// The tensor of a mutable walk; it may be replaced.
-    fn tensor_mut(&mut self, place: Place<'_>, tensor: &mut Tensor) {
-        self.tensor(place, tensor);
-    }
-
     /// A field that the walk could not enter.
     fn hidden(&mut self, place: Place<'_>, why: Hidden) {
         let _ = (place, why);
@@ -68,6 +63,7 @@ pub struct Visitor<'v> {
     role: Role,
     pattern: Option<&'static str>,
     outer: Vec<Frame>,
+    replaces: bool,
 }
 
 /// What to restore when the walk leaves a field.
@@ -81,8 +77,27 @@ struct Frame {
 impl<'v> Visitor<'v> {
     /// A walk that starts at the model itself.
     pub fn new(sink: &'v mut dyn Sink) -> Self {
-        let (field, name) = (String::new(), Vec::new());
-        Self { sink, field, name, role: Role::Undeclared, pattern: None, outer: Vec::new() }
+        Self {
+            sink,
+            field: String::new(),
+            name: Vec::new(),
+            role: Role::Undeclared,
+            pattern: None,
+            outer: Vec::new(),
+            replaces: false,
+        }
+    }
+
+    /// A walk whose sink makes the tensors stand for others, so only what the model alone holds may
+    /// be shown to it.
+    pub(crate) fn replacing(sink: &'v mut dyn Sink) -> Self {
+        Self { replaces: true, ..Self::new(sink) }
+    }
+
+    /// Whether the tensors that are shown become others: what is shared with other owners is then
+    /// to be reported as [`Hidden::Shared`] instead.
+    pub fn replaces(&self) -> bool {
+        self.replaces
     }
 
     /// Enters a field whose tensors are named after it.
@@ -139,12 +154,6 @@ impl<'v> Visitor<'v> {
     pub fn tensor(&mut self, tensor: &Tensor) {
         let place = Place { field: &self.field, name: &self.name, role: self.role };
         self.sink.tensor(place, tensor);
-    }
-
-    /// Shows a tensor that may be replaced.
-    pub fn tensor_mut(&mut self, tensor: &mut Tensor) {
-        let place = Place { field: &self.field, name: &self.name, role: self.role };
-        self.sink.tensor_mut(place, tensor);
     }
 
     /// Reports that this place cannot be looked into.
