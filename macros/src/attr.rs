@@ -233,6 +233,9 @@ pub(crate) fn as_item_attr(args: &TokenStream) -> Option<TokenStream> {
 /// The hidden module by the `crate` key of the arguments; other keys are read later.
 pub(crate) fn crate_path(args: &TokenStream) -> TokenStream {
     let mut krate = None;
+    if args.is_empty() {
+        return private(None);
+    }
     let parser = syn::meta::parser(|meta| {
         if meta.path.is_ident("crate") {
             krate = Some(text(&meta)?.parse::<Path>()?);
@@ -264,7 +267,10 @@ pub(crate) fn refuse_on_impl(args: &TokenStream, errors: &mut Errors) {
 }
 
 /// Checks that the arguments are a list of keys, so that the error stands at the attribute itself.
-pub(crate) fn parse_args(args: &TokenStream) -> Result<(), Error> {
+pub(crate) fn check_args(args: &TokenStream) -> Result<(), Error> {
+    if args.is_empty() {
+        return Ok(());
+    }
     let parser = syn::meta::parser(|meta| skip_value(&meta));
     parser.parse2(args.clone())
 }

@@ -12,7 +12,7 @@ use crate::ast::Errors;
 use crate::{attr, valid, warning};
 
 pub(crate) fn data_parallel(args: &TokenStream, item: TokenStream) -> TokenStream {
-    if let Err(error) = attr::parse_args(args) {
+    if let Err(error) = attr::check_args(args) {
         let error = error.to_compile_error();
         return quote!(#error #item);
     }

@@ -54,6 +54,9 @@ pub(crate) fn register(definition: &Definition<'_>, krate: &TokenStream) -> Toke
     let method = definition.attrs.register.clone().unwrap_or_else(default);
     let (impl_generics, ty, clause) = input.generics.split_for_impl();
     let (ident, vis) = (&input.ident, &input.vis);
+    // Only with parameters can it fail to hold; without, it would be proved for nothing.
+    let demand =
+        input.generics.type_params().next().map(|_| quote!(where Self: #krate::Replicable,));
     quote! {
         #[automatically_derived]
         #[allow(dead_code, unused_qualifications)]
@@ -64,8 +67,7 @@ pub(crate) fn register(definition: &Definition<'_>, krate: &TokenStream) -> Toke
                 &self,
                 root: &#krate::tch::nn::Path<'_>,
             ) -> #krate::Result<#krate::Registered>
-            where
-                Self: #krate::Replicable,
+            #demand
             {
                 #krate::register(self, root)
             }
@@ -136,21 +138,21 @@ fn walk(definition: &Definition<'_>, tags: &Tags<'_>) -> TokenStream {
 
 /// Fields about which nothing was declared come in one call, by type; the compiler takes by far the
 /// shortest for that.
-fn walk_fields(variant: &Variant<'_>, tags: &Tags<'_>) -> TokenStream {
+fn walk_fields<'a>(variant: &'a Variant<'a>, tags: &Tags<'_>) -> TokenStream {
     let mut statements = TokenStream::new();
     let mut run = Run::default();
     for field in variant.fields.iter().filter(|field| !holds_nothing(field)) {
         if is_plain(variant, field) {
             if run.is_full() {
-                statements.extend(run.finish(tags));
+                statements.extend(run.finish(variant, tags));
             }
-            run.push(field, reference(variant, field));
+            run.push(field);
         } else {
-            statements.extend(run.finish(tags));
+            statements.extend(run.finish(variant, tags));
             statements.extend(declared(variant, field, tags));
         }
     }
-    statements.extend(run.finish(tags));
+    statements.extend(run.finish(variant, tags));
     statements
 }
 
@@ -160,8 +162,8 @@ struct Run<'a> {
     names: Vec<String>,
     /// The group of each.
     order: Vec<u8>,
-    /// A type and the references to its fields.
-    groups: Vec<(&'a Type, Vec<TokenStream>)>,
+    /// The fields of each type.
+    groups: Vec<(&'a Type, Vec<&'a Field<'a>>)>,
 }
 
 impl<'a> Run<'a> {
@@ -170,24 +172,25 @@ impl<'a> Run<'a> {
         self.groups.len() > usize::from(u8::MAX)
     }
 
-    fn push(&mut self, field: &Field<'a>, reference: TokenStream) {
+    fn push(&mut self, field: &'a Field<'a>) {
         let known = self.groups.iter().position(|(ty, _)| *ty == field.ty);
         let group = known.unwrap_or_else(|| {
             self.groups.push((field.ty, Vec::new()));
             self.groups.len() - 1
         });
-        self.groups[group].1.push(reference);
+        self.groups[group].1.push(field);
         self.names.push(field.name());
         self.order.push(group as u8);
     }
 
-    fn finish(&mut self, tags: &Tags<'_>) -> Option<TokenStream> {
+    fn finish(&mut self, variant: &Variant<'_>, tags: &Tags<'_>) -> Option<TokenStream> {
         let krate = tags.krate;
         let Self { names, order, groups } = mem::take(self);
         let names = names.join(" ");
         let order = Literal::byte_string(&order);
         let groups = groups.iter().map(|(ty, fields)| {
             let tag = tags.of(ty);
+            let fields = fields.iter().map(|field| reference(variant, field));
             quote!((#tag, [#(#fields,)*]))
         });
         (!names.is_empty())

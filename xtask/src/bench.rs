@@ -38,7 +38,7 @@ pub(crate) enum Bench {
     Ddp(ddp::Options),
     /// What `#[data_parallel]` adds to the time of compiling a model of forty fields.
     Macro {
-        /// Runs of rustc with and without the attribute, taken in turns.
+        /// Runs of rustc on each form of the model, taken in turns.
         #[arg(long, default_value_t = 15)]
         rounds: usize,
     },

@@ -1,7 +1,10 @@
 //! Replicas of an annotated model, by hand and in `DataParallel`, and the pre-flight that compares a
 //! model with its store. One process.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::rc::Rc;
+use std::sync::Mutex;
 
 use ddp_tests::torch::models::{batch, fill, store, value_difference};
 use tch::nn::{self, ModuleT, OptimizerConfig};
@@ -117,6 +120,40 @@ fn a_replica_computes_with_the_buffers_of_its_source() {
     let _ = tch::no_grad(|| mean.fill_(3.0));
     replicate(&source, &mut replica, Device::Cpu).unwrap();
     assert!((replica.norm.running_mean.double_value(&[0]) - 3.0).abs() < 1e-9);
+}
+
+#[test]
+fn what_a_replica_alone_holds_is_replaced_behind_cells_and_locks_too_and_its_clones_are_not() {
+    #[data_parallel]
+    struct Cells<'s> {
+        cell: RefCell<Option<Tensor>>,
+        lock: Mutex<Vec<Tensor>>,
+        boxed: HashMap<String, Box<(Tensor, f64)>>,
+        lent: &'s mut Tensor,
+    }
+    fn cells(value: f64, lent: &mut Tensor) -> Cells<'_> {
+        let new = || Tensor::full([2], value, (Kind::Float, Device::Cpu));
+        let boxed = [("a".to_owned(), Box::new((new(), value)))].into();
+        Cells { cell: Some(new()).into(), lock: vec![new()].into(), boxed, lent }
+    }
+    let [mut lent_source, mut lent_replica] =
+        [1.0, 2.0].map(|value| Tensor::full([2], value, (Kind::Float, Device::Cpu)));
+    let kept = lent_replica.shallow_clone();
+    let source = cells(1.0, &mut lent_source);
+    let mut replica = cells(2.0, &mut lent_replica);
+    replicate(&source, &mut replica, Device::Cpu).unwrap();
+    let cell = replica.cell.borrow().as_ref().unwrap().shallow_clone();
+    let lock = replica.lock.lock().unwrap()[0].shallow_clone();
+    for (name, tensor) in [
+        ("cell", &cell),
+        ("lock", &lock),
+        ("boxed", &replica.boxed["a"].0),
+        ("lent", &*replica.lent),
+    ] {
+        assert!((tensor.double_value(&[0]) - 1.0).abs() < 1e-9, "{name}");
+    }
+    assert!((replica.boxed["a"].1 - 2.0).abs() < 1e-9, "settings stay the replica's");
+    assert!((kept.double_value(&[0]) - 2.0).abs() < 1e-9, "another handle on what was there");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What `#[data_parallel]` adds to the time that rustc takes for a model of forty fields: the same
-//! file with and without the attribute, in turns. Measures whole runs of rustc, so whatever the
-//! generated code costs later, in checks and in code generation, is in the figure.
+//! file without it, with it, and with the trait implemented by hand, in turns. Measures whole runs
+//! of rustc, so what the generated code costs later, in checks and in code generation, is in it.
 
 use std::env;
 use std::fmt::Write as _;
@@ -19,6 +19,30 @@ use crate::workspace::Workspace;
 /// Ten fields of each of four kinds.
 const FIELDS_PER_KIND: usize = 10;
 
+/// How the model gets its walk.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Walk {
+    None,
+    Attribute,
+    ByHand,
+}
+
+const WALKS: [Walk; 3] = [Walk::None, Walk::Attribute, Walk::ByHand];
+
+/// What is compiled, and how.
+struct Task {
+    what: &'static str,
+    crate_type: &'static str,
+    emit: &'static str,
+}
+
+const TASKS: [Task; 4] = [
+    Task { what: "program, cargo check", crate_type: "bin", emit: "metadata" },
+    Task { what: "program, cargo build", crate_type: "bin", emit: "link" },
+    Task { what: "model alone, cargo check", crate_type: "lib", emit: "metadata" },
+    Task { what: "model alone, cargo build", crate_type: "lib", emit: "link" },
+];
+
 pub(crate) fn run(workspace: &Workspace, rounds: usize) -> Result<()> {
     setup::run(workspace)?;
     let libraries = Libraries::build(workspace)?;
@@ -30,35 +54,49 @@ pub(crate) fn run(workspace: &Workspace, rounds: usize) -> Result<()> {
 }
 
 fn measure(libraries: &Libraries, folder: &Path, rounds: usize) -> Result<()> {
-    for (name, is_annotated) in [("plain.rs", false), ("annotated.rs", true)] {
-        fs::write(folder.join(name), model(is_annotated))?;
-    }
-    println!("a model of {} fields, {rounds} runs of each, in turns", 4 * FIELDS_PER_KIND);
-    println!("{:<28} {:>10} {:>10} {:>8}", "", "without", "with", "adds");
-    for (what, emit) in [("cargo check (metadata)", "metadata"), ("cargo build (dev)", "link")] {
-        let compile = |name: &str| libraries.compile(folder, name, emit);
+    println!(
+        "a model of {} fields with its constructor and forward pass, alone and in a program that \
+         trains it with `Ddp`; {rounds} runs of each, in turns, medians",
+        4 * FIELDS_PER_KIND
+    );
+    println!("{:<26} {:>10} {:>20} {:>20}", "", "without", "the attribute adds", "by hand adds");
+    for task in &TASKS {
+        let compile = |walk: Walk| {
+            let source = if task.crate_type == "bin" { program(walk) } else { model(walk) };
+            fs::write(folder.join("model.rs"), source)?;
+            libraries.compile(folder, task)
+        };
         // One turn first that does not count: it brings the libraries into memory.
-        compile("plain.rs")?;
-        compile("annotated.rs")?;
-        let mut pairs = Vec::new();
-        for _ in 0..rounds {
-            pairs.push((compile("plain.rs")?, compile("annotated.rs")?));
+        let mut times = [const { Vec::new() }; 3];
+        for round in 0..=rounds {
+            for (walk, times) in WALKS.into_iter().zip(&mut times) {
+                let took = compile(walk)?;
+                if round > 0 {
+                    times.push(took.as_secs_f64() * 1e3);
+                }
+            }
         }
-        let mut ratios: Vec<f64> = pairs.iter().map(|(a, b)| b.div_duration_f64(*a)).collect();
-        let [plain, annotated] = [0, 1].map(|side| {
-            let times = pairs.iter().map(|pair| if side == 0 { pair.0 } else { pair.1 });
-            median(&mut times.map(|time| time.as_secs_f64()).collect::<Vec<_>>())
-        });
-        let adds = (median(&mut ratios) - 1.0) * 100.0;
-        println!("{what:<28} {:>7.0} ms {:>7.0} ms {adds:>6.1} %", plain * 1e3, annotated * 1e3);
+        let without = median(&mut times[0].clone());
+        let [attribute, by_hand] = [1, 2].map(|k| added(&times[0], &times[k], without));
+        println!("{:<26} {without:>7.0} ms {attribute:>20} {by_hand:>20}", task.what);
     }
     Ok(())
+}
+
+/// The median of what a run takes longer than the one beside it.
+fn added(without: &[f64], with: &[f64], median_without: f64) -> String {
+    let mut more: Vec<f64> =
+        with.iter().zip(without).map(|(with, without)| with - without).collect();
+    let more = median(&mut more);
+    format!("{more:.1} ms, {:.1} %", more / median_without * 100.0)
 }
 
 /// tch and the runtime, built as for a user's program in development.
 struct Libraries {
     tch: PathBuf,
     tch_ddp: PathBuf,
+    /// Folders with what the two link to, as `-L` takes them.
+    native: Vec<String>,
 }
 
 impl Libraries {
@@ -74,14 +112,17 @@ impl Libraries {
             let path = list.lines().find_map(|line| library_of(line, name));
             path.with_context(|| format!("`{}` tells of no library {name}", show(&build)))
         };
-        Ok(Libraries { tch: library("tch")?, tch_ddp: library("tch_ddp")? })
+        let native = list.lines().flat_map(native_folders).collect();
+        Ok(Libraries { tch: library("tch")?, tch_ddp: library("tch_ddp")?, native })
     }
 
-    fn compile(&self, folder: &Path, source: &str, emit: &str) -> Result<Duration> {
+    fn compile(&self, folder: &Path, task: &Task) -> Result<Duration> {
         let mut rustc = Command::new(env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
-        rustc.current_dir(folder).arg(source);
-        rustc.args(["--crate-name", "model", "--crate-type", "lib", "--edition", "2024"]);
-        rustc.args(["-C", "debuginfo=line-tables-only", "--emit", emit]);
+        rustc.current_dir(folder).arg("model.rs");
+        rustc.args(["--crate-name", "model", "--edition", "2024"]);
+        rustc.args(["--crate-type", task.crate_type, "--emit", task.emit]);
+        rustc.args(["-C", "debuginfo=line-tables-only"]);
+        rustc.args(self.native.iter().flat_map(|folder| ["-L", folder]));
         for (name, path) in [("tch", &self.tch), ("tch_ddp", &self.tch_ddp)] {
             rustc.arg("--extern").arg(format!("{name}={}", path.display()));
             let libraries = path.parent().unwrap_or(folder);
@@ -93,7 +134,7 @@ impl Libraries {
         let output = rustc.output().with_context(|| format!("cannot start `{}`", show(&rustc)))?;
         let took = began.elapsed();
         if !output.status.success() {
-            bail!("`{source}` does not compile\n{}", String::from_utf8_lossy(&output.stderr));
+            bail!("the model does not compile\n{}", String::from_utf8_lossy(&output.stderr));
         }
         Ok(took)
     }
@@ -109,9 +150,16 @@ fn library_of(line: &str, name: &str) -> Option<PathBuf> {
     files.map(PathBuf::from).find(|file| file.extension().is_some_and(|it| it == "rlib"))
 }
 
+/// The folders that a build script names, if a line of cargo's messages is about one.
+fn native_folders(line: &str) -> Vec<String> {
+    let message: Value = serde_json::from_str(line).unwrap_or_default();
+    let folders = message["linked_paths"].as_array().into_iter().flatten();
+    folders.filter_map(|folder| Some(folder.as_str()?.to_owned())).collect()
+}
+
 /// A model with its constructor and its forward pass.
-fn model(is_annotated: bool) -> String {
-    let [mut fields, mut built, mut applied] = [const { String::new() }; 3];
+fn model(walk: Walk) -> String {
+    let [mut fields, mut built, mut applied, mut walked] = [const { String::new() }; 4];
     for k in 0..FIELDS_PER_KIND {
         let _ = write!(
             fields,
@@ -133,16 +181,60 @@ fn model(is_annotated: bool) -> String {
              let x = self.blocks{k}.iter().fold(x, |x, block| &x + x.apply(block).relu());\n\
              let x = x * &self.scale{k};\n"
         );
+        for field in ["layer", "norm", "blocks", "scale"] {
+            let _ = write!(
+                walked,
+                "visitor.enter(\"{field}{k}\");\nself.{field}{k}.visit(visitor);\n\
+                 visitor.leave();\n"
+            );
+        }
     }
-    let attribute = if is_annotated { "#[tch_ddp::data_parallel]\n" } else { "" };
+    let attribute = if walk == Walk::Attribute { ATTRIBUTE } else { "" };
+    let by_hand = format!(
+        "impl tch_ddp::Replicable for Net {{\n\
+         fn visit(&self, visitor: &mut tch_ddp::module::Visitor<'_>) {{\n{walked}}}\n}}\n"
+    );
     format!(
         "use tch::{{Tensor, nn}};\n\
          {attribute}#[derive(Debug)]\npub struct Net {{\n{fields}}}\n\
          impl Net {{\n\
          pub fn new(p: &nn::Path, width: i64) -> Net {{\nNet {{\n{built}}}\n}}\n\
-         pub fn forward(&self, x: &Tensor) -> Tensor {{\nlet x = x.shallow_clone();\n{applied}x\n}}\n\
-         }}\n"
+         pub fn forward(&self, x: &Tensor) -> Tensor {{\n\
+         let x = x.shallow_clone();\n{applied}x\n}}\n\
+         }}\n{}",
+        if walk == Walk::ByHand { by_hand.as_str() } else { "" }
     )
+}
+
+const ATTRIBUTE: &str = "#[tch_ddp::data_parallel]\n";
+
+/// The model in the smallest program that trains it on all ranks.
+fn program(walk: Walk) -> String {
+    model(walk)
+        + r#"
+use tch::nn::OptimizerConfig;
+use tch_ddp::{Ddp, DdpOptions, DistributedSampler, GroupOptions, Launch, ProcessGroup};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let launch = Launch::from_env()?;
+    let group = ProcessGroup::init(&launch, GroupOptions::default())?;
+    let vs = nn::VarStore::new(group.device());
+    let net = Net::new(&vs.root(), 64);
+    let mut opt = nn::AdamW::default().build(&vs, 1e-3)?;
+    let ddp = Ddp::new(net, vs, &group, DdpOptions::default())?;
+    let x = Tensor::randn([1024, 64], (tch::Kind::Float, group.device()));
+    let sampler = DistributedSampler::new(1024, &group).batch_size(32);
+    for epoch in 0..10 {
+        for rows in sampler.epoch(epoch) {
+            let x = x.index_select(0, &rows);
+            let y = ddp.run(|net| net.forward(&x))?;
+            ddp.backward_step(&mut opt, &y.mse_loss(&x, tch::Reduction::Mean))?;
+        }
+        ddp.save("model.safetensors")?;
+    }
+    Ok(())
+}
+"#
 }
 
 fn median(numbers: &mut [f64]) -> f64 {
@@ -160,13 +252,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_two_models_differ_in_the_attribute_alone() {
-        let (plain, annotated) = (model(false), model(true));
-        assert_eq!(annotated.replace("#[tch_ddp::data_parallel]\n", ""), plain);
-        assert_ne!(annotated, plain);
+    fn the_models_differ_in_their_walk_alone() {
+        for source in [model, program] {
+            let [plain, annotated, by_hand] = WALKS.map(source);
+            assert_eq!(annotated.replace(ATTRIBUTE, ""), plain);
+            assert_ne!(annotated, plain);
+            let (start, rest) = by_hand.split_once("impl tch_ddp::Replicable").unwrap();
+            let (walk, rest) = rest.split_once("\n}\n}\n").unwrap();
+            assert_eq!(format!("{start}{rest}"), plain);
+            assert_eq!(walk.matches(".visit(visitor)").count(), 4 * FIELDS_PER_KIND);
+        }
         let is_field =
             |line: &&str| line.trim_start().starts_with("scale") && line.ends_with("Tensor,");
-        assert_eq!(plain.lines().filter(is_field).count(), FIELDS_PER_KIND);
+        assert_eq!(model(Walk::None).lines().filter(is_field).count(), FIELDS_PER_KIND);
+    }
+
+    #[test]
+    fn what_is_added_is_compared_run_by_run() {
+        // The machine was busier in the second round, for both.
+        assert_eq!(added(&[100.0, 200.0, 100.0], &[105.0, 205.0, 105.0], 100.0), "5.0 ms, 5.0 %");
+    }
+
+    #[test]
+    fn folders_to_link_from_are_found_in_cargos_messages() {
+        let line = r#"{"reason":"build-script-executed","linked_paths":["native=/t/lib","/u"]}"#;
+        assert_eq!(native_folders(line), ["native=/t/lib", "/u"]);
+        assert!(native_folders("Compiling tch").is_empty());
     }
 
     #[test]
