@@ -673,8 +673,17 @@ impl<'p> Program<'p> {
             let rank = call.argument("rank").known();
             rank.is_some_and(|a| {
                 a.value.terms().any(|term| {
-                    matches!(self.terms().kind(term), TermKind::Binary(..))
-                        && self.mentions(term, &|kind| *kind == TermKind::SpawnIndex)
+                    match self.terms().kind(term) {
+                        TermKind::Binary(..) => {
+                            self.mentions(term, &|kind| *kind == TermKind::SpawnIndex)
+                        }
+                        // A sum of which some part is not known.
+                        TermKind::Opaque { site, .. } => {
+                            self.terms().taint(term).has(super::Taint::RANK)
+                                && self.text(*site).contains('+')
+                        }
+                        _ => false,
+                    }
                 })
             })
         })

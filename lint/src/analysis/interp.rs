@@ -116,6 +116,8 @@ struct WithBody<'p> {
     body: &'p [Stmt],
     frame: FrameId,
     falls: Option<Term>,
+    /// What leaves the function after the manager's own end.
+    leave: Option<Node>,
 }
 
 /// A condition in force, with where it is tested.

@@ -697,8 +697,13 @@ pub fn rank_by_name(name: &str) -> Option<RankKind> {
     lower.make_ascii_lowercase();
     Some(match &*lower {
         b"rank" | b"global_rank" | b"ddp_rank" | b"dist_rank" | b"distributed_rank"
-        | b"world_rank" => RankKind::Rank,
-        b"local_rank" | b"ddp_local_rank" | b"gpu" | b"gpu_id" | b"proc_id" => RankKind::LocalRank,
+        | b"world_rank" | b"process_index" => RankKind::Rank,
+        b"local_rank"
+        | b"ddp_local_rank"
+        | b"gpu"
+        | b"gpu_id"
+        | b"proc_id"
+        | b"local_process_index" => RankKind::LocalRank,
         b"node_rank" | b"machine_rank" => RankKind::NodeRank,
         b"world_size"
         | b"ddp_world_size"

@@ -424,4 +424,37 @@ if __name__ == "__main__":
 "#,
         );
     }
+
+    #[test]
+    fn what_an_assertion_rules_out_is_silent() {
+        check_python(
+            "
+import argparse
+import torch
+from torch.nn.parallel import DistributedDataParallel
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = torch.nn.Linear(2, 2)
+    def forward(self, x):
+        return self.head(x)
+def main(args, n_devices):
+    many = n_devices > 1
+    net = Net()
+    if many:
+        torch.distributed.init_process_group('nccl')
+        net = DistributedDataParallel(net)
+    if args.trace:
+        assert (
+            not args.fuse and not many and args.batch == 1
+        ), 'traced in one process'
+        net.head.trace = True
+    print(net.head)  # ~ attribute-of-wrapped-model: belongs to `Net`
+parser = argparse.ArgumentParser()
+parser.add_argument('--devices', type=int)
+args = parser.parse_args()
+main(args, torch.cuda.device_count() if args.devices is None else args.devices)
+",
+        );
+    }
 }

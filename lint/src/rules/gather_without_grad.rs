@@ -277,4 +277,82 @@ if __name__ == "__main__":
             ),
         ]);
     }
+
+    #[test]
+    fn an_object_that_gathers_counts() {
+        check_python(
+            "
+import os
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel as DDP
+class Pool:
+    def __init__(self):
+        self.n = dist.get_world_size()
+    def __call__(self, z):
+        parts = [torch.empty_like(z) for _ in range(self.n)]
+        dist.all_gather(parts, z)  # ~ gather-without-grad
+        parts = [p * 1.0 for p in parts]
+        return torch.cat(parts)
+def main():
+    dist.init_process_group('nccl')
+    gpu = int(os.environ['LOCAL_RANK'])
+    torch.cuda.set_device(gpu)
+    net = DDP(torch.nn.Linear(16, 8).cuda(), device_ids=[gpu])
+    opt = torch.optim.SGD(net.parameters(), 0.1)
+    pool = Pool()
+    for _ in range(10):
+        z = F.normalize(net(torch.rand(4, 16).cuda()), dim=1)
+        everyone = pool(z)
+        sims = z @ everyone.t()
+        want = torch.arange(4, device='cuda') + 4 * dist.get_rank()
+        loss = F.cross_entropy(sims, want)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+if __name__ == '__main__':
+    main()
+",
+        );
+    }
+
+    #[test]
+    fn an_object_that_puts_the_own_part_back_is_silent() {
+        check_python(
+            "
+import os
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel as DDP
+class Pool:
+    def __init__(self):
+        self.n = dist.get_world_size()
+    def __call__(self, z):
+        parts = [torch.empty_like(z) for _ in range(self.n)]
+        dist.all_gather(parts, z)
+        parts[dist.get_rank()] = z
+        return torch.cat(parts)
+def main():
+    dist.init_process_group('nccl')
+    gpu = int(os.environ['LOCAL_RANK'])
+    torch.cuda.set_device(gpu)
+    net = DDP(torch.nn.Linear(16, 8).cuda(), device_ids=[gpu])
+    opt = torch.optim.SGD(net.parameters(), 0.1)
+    pool = Pool()
+    for _ in range(10):
+        z = F.normalize(net(torch.rand(4, 16).cuda()), dim=1)
+        everyone = pool(z)
+        sims = z @ everyone.t()
+        want = torch.arange(4, device='cuda') + 4 * dist.get_rank()
+        loss = F.cross_entropy(sims, want)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+if __name__ == '__main__':
+    main()
+",
+        );
+    }
 }

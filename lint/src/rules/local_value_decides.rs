@@ -610,4 +610,74 @@ if __name__ == "__main__":
 "#,
         );
     }
+
+    #[test]
+    fn a_loss_in_the_condition_of_a_loop_counts() {
+        check_python(
+            "
+import os
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+def one_epoch(net, opt, loader):
+    total = torch.zeros(1, device='cuda')
+    for (x,) in loader:
+        loss = net(x.cuda()).pow(2).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        total += loss.detach()
+    total /= len(loader)
+    return total.item()
+def main():
+    dist.init_process_group('nccl')
+    torch.cuda.set_device(int(os.environ['LOCAL_RANK']))
+    data = TensorDataset(torch.rand(64, 4))
+    sampler = DistributedSampler(data)
+    loader = DataLoader(data, batch_size=8, sampler=sampler)
+    net = DDP(torch.nn.Linear(4, 1).cuda())
+    opt = torch.optim.SGD(net.parameters(), 0.01)
+    epoch = 0
+    while (score := one_epoch(net, opt, loader)) > 0.01:  # ~ local-value-decides
+        epoch += 1
+        sampler.set_epoch(epoch)
+if __name__ == '__main__':
+    main()
+",
+        );
+        check_python(
+            "
+import os
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+def one_epoch(net, opt, loader):
+    total = torch.zeros(1, device='cuda')
+    for (x,) in loader:
+        loss = net(x.cuda()).pow(2).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        total += loss.detach()
+    dist.all_reduce(total)
+    return total.item()
+def main():
+    dist.init_process_group('nccl')
+    torch.cuda.set_device(int(os.environ['LOCAL_RANK']))
+    data = TensorDataset(torch.rand(64, 4))
+    sampler = DistributedSampler(data)
+    loader = DataLoader(data, batch_size=8, sampler=sampler)
+    net = DDP(torch.nn.Linear(4, 1).cuda())
+    opt = torch.optim.SGD(net.parameters(), 0.01)
+    epoch = 0
+    while (score := one_epoch(net, opt, loader)) > 0.01:
+        epoch += 1
+        sampler.set_epoch(epoch)
+if __name__ == '__main__':
+    main()
+",
+        );
+    }
 }

@@ -1,4 +1,4 @@
-use crate::analysis::{Event, EventKind, Object, PathId, Term, TermKind};
+use crate::analysis::{Const, Event, EventKind, Object, PathId, Sample, Term, TermKind};
 use crate::prelude::*;
 
 declare_rule! {
@@ -104,6 +104,11 @@ fn is_settled_by_settings(program: &Program<'_>, path: PathId, wrapper: &Object<
                 || *program.terms().kind(node.condition) == TermKind::Not(t)
                 || *program.terms().kind(t) == TermKind::Not(node.condition)
         });
+        // `if not args.distributed or rank == 0`: lets the unwrapped one through, too.
+        let unwrapped = |term: Term| of_wrap.contains(&term).then_some(Const::Bool(false));
+        let alone = Sample::of_one_node(0, 1);
+        let passes = program.terms().evaluate_with(node.condition, alone, &unwrapped, 64);
+        let negated = negated || passes == Some(Const::Bool(true));
         !negated && program.is_setting(node.condition)
     })
 }
@@ -357,6 +362,68 @@ except AttributeError:
     weights = net.state_dict()
 torch.save(weights, "w.pt")
 "#,
+        );
+    }
+
+    #[test]
+    fn a_guard_that_lets_a_single_process_through_counts() {
+        check_python(
+            "
+import hydra
+import torch
+import torch.distributed as dist
+from omegaconf import DictConfig
+from torch.nn.parallel import DistributedDataParallel as DDP
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = torch.nn.Linear(3, 3)
+    def forward(self, x):
+        return self.body(x)
+@hydra.main(config_path='conf', config_name='run')
+def main(cfg: DictConfig):
+    net = Net()
+    if cfg.distributed:
+        dist.init_process_group('nccl')
+        torch.cuda.set_device(dist.get_rank() % torch.cuda.device_count())
+        net = DDP(net.cuda())
+    opt = torch.optim.SGD(net.parameters(), lr=cfg.lr)
+    net(torch.rand(2, 3)).sum().backward()
+    opt.step()
+    if not cfg.distributed or dist.get_rank() == 0:
+        torch.save(net.module.state_dict(), cfg.out)  # ~ module-of-unwrapped-model
+if __name__ == '__main__':
+    main()
+",
+        );
+        check_python(
+            "
+import hydra
+import torch
+import torch.distributed as dist
+from omegaconf import DictConfig
+from torch.nn.parallel import DistributedDataParallel as DDP
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = torch.nn.Linear(3, 3)
+    def forward(self, x):
+        return self.body(x)
+@hydra.main(config_path='conf', config_name='run')
+def main(cfg: DictConfig):
+    net = Net()
+    if cfg.distributed:
+        dist.init_process_group('nccl')
+        torch.cuda.set_device(dist.get_rank() % torch.cuda.device_count())
+        net = DDP(net.cuda())
+    opt = torch.optim.SGD(net.parameters(), lr=cfg.lr)
+    net(torch.rand(2, 3)).sum().backward()
+    opt.step()
+    if not cfg.distributed or dist.get_rank() == 0:
+        torch.save((net.module if cfg.distributed else net).state_dict(), cfg.out)
+if __name__ == '__main__':
+    main()
+",
         );
     }
 }

@@ -638,4 +638,93 @@ if __name__ == "__main__":
             ),
         ]);
     }
+
+    #[test]
+    fn a_callback_that_thaws_counts() {
+        check_python(
+            "
+import os
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+class Unfreezer:
+    def __init__(self, part, at):
+        self.part, self.at = part, at
+    def __call__(self, epoch):
+        if epoch == self.at:
+            for w in self.part.parameters():
+                w.requires_grad_(True)  # ~ parameters-changed-after-wrap
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Linear(4, 8)
+        self.head = nn.Linear(8, 1)
+    def forward(self, x):
+        return self.head(self.stem(x))
+def main():
+    dist.init_process_group('nccl')
+    g = int(os.environ['LOCAL_RANK'])
+    torch.cuda.set_device(g)
+    two = Two().cuda()
+    for w in two.stem.parameters():
+        w.requires_grad_(False)
+    net = DDP(two, device_ids=[g])
+    hooks = [Unfreezer(two.stem, 2)]
+    opt = torch.optim.SGD(net.parameters(), 0.1)
+    for e in range(5):
+        for h in hooks:
+            h(e)
+        opt.zero_grad()
+        net(torch.rand(4, 4).cuda()).mean().backward()
+        opt.step()
+main()
+",
+        );
+    }
+
+    #[test]
+    fn a_callback_that_thaws_what_was_never_frozen_is_silent() {
+        check_python(
+            "
+import os
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+class Unfreezer:
+    def __init__(self, part, at):
+        self.part, self.at = part, at
+    def __call__(self, epoch):
+        if epoch == self.at:
+            for w in self.part.parameters():
+                w.requires_grad_(True)
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Linear(4, 8)
+        self.head = nn.Linear(8, 1)
+    def forward(self, x):
+        return self.head(self.stem(x))
+def main():
+    dist.init_process_group('nccl')
+    g = int(os.environ['LOCAL_RANK'])
+    torch.cuda.set_device(g)
+    two = Two().cuda()
+    pass
+    net = DDP(two, device_ids=[g])
+    hooks = [Unfreezer(two.stem, 2)]
+    opt = torch.optim.SGD(net.parameters(), 0.1)
+    for e in range(5):
+        for h in hooks:
+            h(e)
+        opt.zero_grad()
+        net(torch.rand(4, 4).cuda()).mean().backward()
+        opt.step()
+main()
+",
+        );
+    }
 }

@@ -385,4 +385,62 @@ main()
 "#,
         );
     }
+
+    #[test]
+    fn an_early_return_round_the_step_counts() {
+        check_python(
+            "
+import os
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+class Agent:
+    def __init__(self):
+        self.rank = dist.get_rank()
+        self.net = DDP(nn.Linear(4, 1).cuda())
+        self.opt = torch.optim.Adam(self.net.parameters())
+    def learn(self, x):
+        self.opt.zero_grad()
+        self.net(x).mean().backward()
+        self.apply()
+    def apply(self):
+        if self.rank != 0:
+            return
+        self.opt.step()  # ~ rank-divergent-update
+dist.init_process_group('nccl')
+torch.cuda.set_device(int(os.environ['LOCAL_RANK']))
+agent = Agent()
+for _ in range(10):
+    agent.learn(torch.rand(2, 4, device='cuda'))
+",
+        );
+        check_python(
+            "
+import os
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+class Agent:
+    def __init__(self):
+        self.rank = dist.get_rank()
+        self.net = DDP(nn.Linear(4, 1).cuda())
+        self.opt = torch.optim.Adam(self.net.parameters())
+    def learn(self, x):
+        self.opt.zero_grad()
+        self.net(x).mean().backward()
+        self.apply()
+    def apply(self):
+        self.opt.step()
+dist.init_process_group('nccl')
+torch.cuda.set_device(int(os.environ['LOCAL_RANK']))
+agent = Agent()
+for _ in range(10):
+    agent.learn(torch.rand(2, 4, device='cuda'))
+",
+        );
+    }
 }

@@ -533,4 +533,64 @@ if __name__ == "__main__":
 "#,
         );
     }
+
+    #[test]
+    fn generators_seeded_in_a_loop_count() {
+        check_python(
+            "
+import os
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+import random
+import numpy as np
+def seed_all(n):
+    for fn in (random.seed, np.random.seed, torch.manual_seed, torch.cuda.manual_seed_all):
+        fn(n)
+def main():
+    dist.init_process_group('nccl')
+    g = int(os.environ['LOCAL_RANK'])
+    torch.cuda.set_device(g)
+    seed_all(1234)  # ~ same-seed-on-every-rank
+    net = DDP(nn.Linear(4, 1).cuda(), device_ids=[g])
+    opt = torch.optim.SGD(net.parameters(), 0.1)
+    for _ in range(100):
+        noise = torch.randn(8, 4, device='cuda')
+        opt.zero_grad()
+        net(noise).mean().backward()
+        opt.step()
+main()
+",
+        );
+        check_python(
+            "
+import os
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+import random
+import numpy as np
+def seed_all(n):
+    for fn in (random.seed, np.random.seed, torch.manual_seed, torch.cuda.manual_seed_all):
+        fn(n)
+def main():
+    dist.init_process_group('nccl')
+    g = int(os.environ['LOCAL_RANK'])
+    torch.cuda.set_device(g)
+    seed_all(1234 + dist.get_rank())
+    net = DDP(nn.Linear(4, 1).cuda(), device_ids=[g])
+    opt = torch.optim.SGD(net.parameters(), 0.1)
+    for _ in range(100):
+        noise = torch.randn(8, 4, device='cuda')
+        opt.zero_grad()
+        net(noise).mean().backward()
+        opt.step()
+main()
+",
+        );
+    }
 }

@@ -347,4 +347,194 @@ if __name__ == "__main__":
             ),
         ]);
     }
+
+    #[test]
+    fn a_return_inside_the_first_ones_turn_is_silent() {
+        check_python(
+            "
+import contextlib
+import os
+import torch
+import torch.distributed as dist
+import torchvision
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, DistributedSampler
+@contextlib.contextmanager
+def leader_first():
+    if dist.get_rank() != 0:
+        dist.barrier()
+    yield
+    if dist.get_rank() == 0:
+        dist.barrier()
+def dataset(root):
+    with leader_first():
+        return torchvision.datasets.MNIST(root, download=True)
+def main():
+    dist.init_process_group('nccl')
+    gpu = int(os.environ['LOCAL_RANK'])
+    torch.cuda.set_device(gpu)
+    data = dataset('data')
+    sampler = DistributedSampler(data, shuffle=False)
+    net = DDP(torch.nn.Linear(784, 10).cuda(), device_ids=[gpu])
+    for x, y in DataLoader(data, sampler=sampler, batch_size=32):
+        torch.nn.functional.cross_entropy(net(x.flatten(1).cuda()), y.cuda()).backward()
+if __name__ == '__main__':
+    main()
+",
+        );
+        check_python(
+            "
+import os
+import torch
+import torch.distributed as dist
+import torchvision
+class Turn:
+    def __enter__(self):
+        if dist.get_rank() > 0:
+            dist.barrier()
+    def __exit__(self, *what):
+        if dist.get_rank() == 0:
+            dist.barrier()
+def images(root, small):
+    with Turn():
+        if small:
+            return torchvision.datasets.MNIST(root, download=True)
+        found = torchvision.datasets.SVHN(root, download=True)
+    dist.barrier()
+    return found
+dist.init_process_group('nccl')
+torch.cuda.set_device(int(os.environ['LOCAL_RANK']))
+images('data', os.environ.get('SMALL') == '1')
+",
+        );
+    }
+
+    #[test]
+    fn a_package_that_is_run_counts() {
+        check_files(&[
+            (
+                "proj/__init__.py",
+                "
+",
+            ),
+            (
+                "proj/__main__.py",
+                "
+from .trainer import go
+from .opts import parse
+if __name__ == '__main__':
+    go(parse())
+",
+            ),
+            (
+                "proj/opts.py",
+                "
+import argparse
+from dataclasses import dataclass
+@dataclass
+class Opts:
+    epochs: int = 3
+    root: str = 'runs'
+def parse() -> Opts:
+    p = argparse.ArgumentParser()
+    p.add_argument('--epochs', type=int, default=3)
+    p.add_argument('--root', default='runs')
+    return Opts(**vars(p.parse_args()))
+",
+            ),
+            (
+                "proj/trainer.py",
+                "
+import os
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from .opts import Opts
+def go(o: Opts):
+    dist.init_process_group('nccl')
+    g = int(os.environ['LOCAL_RANK'])
+    torch.cuda.set_device(g)
+    out = os.path.join(o.root, 'a')
+    if not os.path.isdir(out):
+        os.makedirs(out)  # ~ shared-path-race
+    ds = TensorDataset(torch.rand(64, 4))
+    smp = DistributedSampler(ds)
+    net = DDP(nn.Linear(4, 1).cuda(), device_ids=[g])
+    opt = torch.optim.SGD(net.parameters(), 0.1)
+    for e in range(o.epochs):
+        smp.set_epoch(e)
+        for (x,) in DataLoader(ds, 8, sampler=smp):
+            opt.zero_grad()
+            net(x.cuda()).mean().backward()
+            opt.step()
+",
+            ),
+        ]);
+    }
+
+    #[test]
+    fn a_package_that_allows_for_the_folder_is_silent() {
+        check_files(&[
+            (
+                "proj/__init__.py",
+                "
+",
+            ),
+            (
+                "proj/__main__.py",
+                "
+from .trainer import go
+from .opts import parse
+if __name__ == '__main__':
+    go(parse())
+",
+            ),
+            (
+                "proj/opts.py",
+                "
+import argparse
+from dataclasses import dataclass
+@dataclass
+class Opts:
+    epochs: int = 3
+    root: str = 'runs'
+def parse() -> Opts:
+    p = argparse.ArgumentParser()
+    p.add_argument('--epochs', type=int, default=3)
+    p.add_argument('--root', default='runs')
+    return Opts(**vars(p.parse_args()))
+",
+            ),
+            (
+                "proj/trainer.py",
+                "
+import os
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from .opts import Opts
+def go(o: Opts):
+    dist.init_process_group('nccl')
+    g = int(os.environ['LOCAL_RANK'])
+    torch.cuda.set_device(g)
+    out = os.path.join(o.root, 'a')
+    os.makedirs(out, exist_ok=True)
+    ds = TensorDataset(torch.rand(64, 4))
+    smp = DistributedSampler(ds)
+    net = DDP(nn.Linear(4, 1).cuda(), device_ids=[g])
+    opt = torch.optim.SGD(net.parameters(), 0.1)
+    for e in range(o.epochs):
+        smp.set_epoch(e)
+        for (x,) in DataLoader(ds, 8, sampler=smp):
+            opt.zero_grad()
+            net(x.cuda()).mean().backward()
+            opt.step()
+",
+            ),
+        ]);
+    }
 }

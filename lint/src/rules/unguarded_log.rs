@@ -317,4 +317,54 @@ for step in tqdm(range(3)):
 ",
         );
     }
+
+    #[test]
+    fn a_bar_with_some_arguments_filled_in_counts() {
+        check_python(
+            "
+import os
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from functools import partial
+from tqdm.auto import tqdm
+bar = partial(tqdm, leave=False)
+def main():
+    dist.init_process_group('nccl')
+    g = int(os.environ['LOCAL_RANK'])
+    torch.cuda.set_device(g)
+    ds = TensorDataset(torch.rand(64, 4))
+    loader = DataLoader(ds, 8, sampler=DistributedSampler(ds, shuffle=False))
+    net = DDP(nn.Linear(4, 1).cuda(), device_ids=[g])
+    for (x,) in bar(loader):  # ~ unguarded-log
+        net(x.cuda()).mean().backward()
+main()
+",
+        );
+        check_python(
+            "
+import os
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from functools import partial
+from tqdm.auto import tqdm
+bar = partial(tqdm, leave=False)
+def main():
+    dist.init_process_group('nccl')
+    g = int(os.environ['LOCAL_RANK'])
+    torch.cuda.set_device(g)
+    ds = TensorDataset(torch.rand(64, 4))
+    loader = DataLoader(ds, 8, sampler=DistributedSampler(ds, shuffle=False))
+    net = DDP(nn.Linear(4, 1).cuda(), device_ids=[g])
+    for (x,) in bar(loader, disable=dist.get_rank() > 0):
+        net(x.cuda()).mean().backward()
+main()
+",
+        );
+    }
 }

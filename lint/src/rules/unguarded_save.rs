@@ -565,4 +565,136 @@ run()
             ),
         ]);
     }
+
+    #[test]
+    fn a_command_of_an_application_counts() {
+        check_python(
+            "
+import os
+import torch
+import torch.distributed as dist
+import typer
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+app = typer.Typer()
+class Runtime:
+    def __init__(self):
+        dist.init_process_group('nccl')
+        torch.cuda.set_device(int(os.environ['LOCAL_RANK']))
+    @property
+    def is_chief(self):
+        return dist.get_rank() == 0
+@app.command()
+def fit(epochs: int = 3, out: str = 'weights.pt'):
+    rt = Runtime()
+    net = torch.nn.Linear(4, 2).cuda()
+    net = DistributedDataParallel(net, device_ids=[torch.cuda.current_device()])
+    data = TensorDataset(torch.rand(64, 4), torch.rand(64, 2))
+    sampler = DistributedSampler(data)
+    feed = DataLoader(data, batch_size=8, sampler=sampler)
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    for ep in range(epochs):
+        sampler.set_epoch(ep)
+        for a, b in feed:
+            opt.zero_grad()
+            torch.nn.functional.mse_loss(net(a.cuda()), b.cuda()).backward()
+            opt.step()
+    if epochs > 0:
+        torch.save(net.module.state_dict(), out)  # ~ unguarded-save
+if __name__ == '__main__':
+    app()
+",
+        );
+    }
+
+    #[test]
+    fn a_command_guarded_by_a_property_is_silent() {
+        check_python(
+            "
+import os
+import torch
+import torch.distributed as dist
+import typer
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+app = typer.Typer()
+class Runtime:
+    def __init__(self):
+        dist.init_process_group('nccl')
+        torch.cuda.set_device(int(os.environ['LOCAL_RANK']))
+    @property
+    def is_chief(self):
+        return dist.get_rank() == 0
+@app.command()
+def fit(epochs: int = 3, out: str = 'weights.pt'):
+    rt = Runtime()
+    net = torch.nn.Linear(4, 2).cuda()
+    net = DistributedDataParallel(net, device_ids=[torch.cuda.current_device()])
+    data = TensorDataset(torch.rand(64, 4), torch.rand(64, 2))
+    sampler = DistributedSampler(data)
+    feed = DataLoader(data, batch_size=8, sampler=sampler)
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    for ep in range(epochs):
+        sampler.set_epoch(ep)
+        for a, b in feed:
+            opt.zero_grad()
+            torch.nn.functional.mse_loss(net(a.cuda()), b.cuda()).backward()
+            opt.step()
+    if rt.is_chief:
+        torch.save(net.module.state_dict(), out)
+if __name__ == '__main__':
+    app()
+",
+        );
+    }
+
+    #[test]
+    fn the_rank_among_settings_of_one_of_several_sources_guards() {
+        check_python(
+            "
+import os
+import yaml
+import torch
+import torch.distributed as dist
+def settings(path):
+    if os.path.isfile(path):
+        with open(path) as file:
+            return yaml.load(file, Loader=yaml.SafeLoader)
+    else:
+        return yaml.load(path, Loader=yaml.SafeLoader)
+def where():
+    return dist.get_rank(), dist.get_world_size()
+def parse(path):
+    opt = settings(path)
+    dist.init_process_group('nccl')
+    opt['rank'], opt['world'] = where()
+    return opt
+opt = parse('conf.yml')
+if opt['logger'].get('board') and 'debug' not in opt['name'] and opt['rank'] == 0:
+    torch.save(opt, 'options.pt')
+torch.save(opt, 'all.pt')  # ~ unguarded-save
+",
+        );
+    }
+
+    #[test]
+    fn a_file_of_the_index_of_the_process_is_its_own() {
+        check_python(
+            "
+import random
+import torch
+import torch.distributed as dist
+class State:
+    def __init__(self, shared):
+        self.__dict__ = shared
+def keep(folder, process_index):
+    torch.save(random.getstate(), f'{folder}/random_{process_index}.pt')
+dist.init_process_group('nccl')
+state = State(__import__('shared').state())
+keep('out', state.process_index)
+",
+        );
+    }
 }

@@ -270,4 +270,88 @@ if run.metrics == 'prdc' and 'prdc' in run.lists:
             ),
         ]);
     }
+
+    #[test]
+    fn the_index_of_a_spawned_process_beside_the_node_counts() {
+        check_python(
+            "
+import os
+from dataclasses import dataclass
+from functools import partial
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+@dataclass
+class Plan:
+    nodes: int = 2
+    per_node: int = 8
+    node: int = int(os.environ.get('NODE', '0'))
+    @property
+    def total(self):
+        return self.nodes * self.per_node
+def work(slot, plan):
+    me = plan.node * plan.per_node + slot
+    dist.init_process_group('nccl', init_method='tcp://10.0.0.1:4000', rank=me, world_size=plan.total)
+    torch.cuda.set_device(slot)
+    items = TensorDataset(torch.rand(100, 4))
+    sampler = DistributedSampler(items, num_replicas=plan.total, rank=slot)  # ~ wrong-replica-arguments
+    loader = DataLoader(items, batch_size=5, sampler=sampler)
+    net = DDP(torch.nn.Linear(4, 1).cuda(), device_ids=[slot])
+    opt = torch.optim.SGD(net.parameters(), 0.1)
+    for epoch in range(4):
+        sampler.set_epoch(epoch)
+        for (x,) in loader:
+            opt.zero_grad()
+            net(x.cuda()).sum().backward()
+            opt.step()
+if __name__ == '__main__':
+    plan = Plan()
+    mp.spawn(partial(work, plan=plan), nprocs=plan.per_node)
+",
+        );
+    }
+
+    #[test]
+    fn the_rank_of_a_spawned_process_is_silent() {
+        check_python(
+            "
+import os
+from dataclasses import dataclass
+from functools import partial
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+@dataclass
+class Plan:
+    nodes: int = 2
+    per_node: int = 8
+    node: int = int(os.environ.get('NODE', '0'))
+    @property
+    def total(self):
+        return self.nodes * self.per_node
+def work(slot, plan):
+    me = plan.node * plan.per_node + slot
+    dist.init_process_group('nccl', init_method='tcp://10.0.0.1:4000', rank=me, world_size=plan.total)
+    torch.cuda.set_device(slot)
+    items = TensorDataset(torch.rand(100, 4))
+    sampler = DistributedSampler(items, num_replicas=plan.total, rank=me)
+    loader = DataLoader(items, batch_size=5, sampler=sampler)
+    net = DDP(torch.nn.Linear(4, 1).cuda(), device_ids=[slot])
+    opt = torch.optim.SGD(net.parameters(), 0.1)
+    for epoch in range(4):
+        sampler.set_epoch(epoch)
+        for (x,) in loader:
+            opt.zero_grad()
+            net(x.cuda()).sum().backward()
+            opt.step()
+if __name__ == '__main__':
+    plan = Plan()
+    mp.spawn(partial(work, plan=plan), nprocs=plan.per_node)
+",
+        );
+    }
 }

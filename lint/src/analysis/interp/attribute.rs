@@ -314,12 +314,28 @@ impl<'p> Interpreter<'p> {
         self.store.get(&module).and_then(Value::single).unwrap_or(term)
     }
 
+    /// What all that a container may be hold alike under a key.
+    fn common_item(&mut self, of: &Value, key: Term) -> Option<Value> {
+        let held: Option<Vec<Value>> =
+            of.terms().map(|container| self.read(&Key::Item(container, key))).collect();
+        if let Some([first, rest @ ..]) = held.as_deref() {
+            return rest.iter().all(|other| other == first).then(|| first.clone());
+        }
+        let name = self.terms.as_str(key)?;
+        let container = of.terms().next()?;
+        crate::analysis::term::rank_by_name(&name)?;
+        Some(self.plain_attribute(container, name))
+    }
+
     pub(super) fn item(&mut self, of: &Value, index: &Value, site: Site) -> Value {
         if let Some(known) = self.variable_of_launcher(of, index) {
             return known;
         }
         let (Some(container), Some(key)) = (of.single(), index.single()) else {
-            return self.derived_value(site, &[of.clone(), index.clone()]);
+            return match index.single().and_then(|key| self.common_item(of, key)) {
+                Some(value) => value,
+                None => self.derived_value(site, &[of.clone(), index.clone()]),
+            };
         };
         if let Some(value) = self.read(&Key::Item(container, key)) {
             return value;

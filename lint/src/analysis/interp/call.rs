@@ -263,6 +263,7 @@ impl<'p> Interpreter<'p> {
         {
             return self.call_partial(term, arguments, site, expr);
         }
+        self.call_application(term, site, expr);
         if role == Role::Loss {
             return self.told_call((Role::Loss, row), Some(term), arguments, site, expr);
         }
@@ -865,8 +866,26 @@ impl<'p> Interpreter<'p> {
             (None, Some(default)) if !orphan && !arguments.iter().any(|a| a.spread) => {
                 self.eval(default)
             }
-            _ => self.parameter(parameter),
+            _ => match arguments.iter().find_map(|a| self.command_line(a)) {
+                Some(line) => self.option_of(line, parameter),
+                None => self.parameter(parameter),
+            },
         }
+    }
+
+    fn command_line(&self, argument: &ArgumentValue<'p>) -> Option<Term> {
+        let line = argument.value.single().filter(|_| argument.spread)?;
+        self.object_of(line).filter(|o| o.class == ObjectClass::Arguments).map(|_| line)
+    }
+
+    /// A parameter that the user may set when the program starts.
+    fn option_of(&mut self, line: Term, parameter: &'p Parameter) -> Value {
+        let site = self.site(parameter.span);
+        let typed = parameter.annotation.as_ref().and_then(|a| self.typed(a, site));
+        typed.unwrap_or_else(|| {
+            let term = self.terms.make(TermKind::Attribute(line, parameter.name));
+            self.value(term)
+        })
     }
 
     /// An unknown argument of an annotated type takes the type.
@@ -961,7 +980,14 @@ impl<'p> Interpreter<'p> {
         if self.refuses(function) {
             return self.with(rest, body);
         }
-        self.with_bodies.push(super::WithBody { item, rest, body, frame: self.frame, falls: None });
+        self.with_bodies.push(super::WithBody {
+            item,
+            rest,
+            body,
+            frame: self.frame,
+            falls: None,
+            leave: None,
+        });
         self.entering_context = true;
         let callee = Callee { function, closure, bound };
         self.entering_context = false;
@@ -970,6 +996,7 @@ impl<'p> Interpreter<'p> {
             self.tree.push(Node::Call { function, site, body: tree });
         }
         let entered = self.with_bodies.pop();
+        self.tree.extend(entered.as_ref().and_then(|b| b.leave.clone()));
         match entered.and_then(|b| b.falls) {
             Some(falls) => falls,
             None => self.with(rest, body),
@@ -989,8 +1016,10 @@ impl<'p> Interpreter<'p> {
         if let Some(target) = &item.target {
             self.assign(target, value, false);
         }
-        let falls = self.with(rest, body);
+        let site = self.site(item.context.span);
+        let (falls, leave) = self.held_open(site, |this| this.with(rest, body));
         self.with_bodies[index].falls = Some(falls);
+        self.with_bodies[index].leave = leave;
         self.frame = generator;
     }
 }

@@ -3,7 +3,7 @@
 use super::call::Callee;
 use super::{ClassInfo, Frame, Interpreter, Key, ObjectClass};
 use crate::analysis::event::ArgumentValue;
-use crate::analysis::term::{ClassRef, FrameId, FunctionRef, Term, TermKind};
+use crate::analysis::term::{ClassRef, FrameId, FunctionRef, Taint, Term, TermKind};
 use crate::analysis::value::Value;
 use crate::model::{
     ClassIndex, Expr, ExprKind, FunctionIndex, Language, Name, ParameterKind, Site,
@@ -14,6 +14,8 @@ use rustc_hash::FxHashMap;
 
 /// Bases are followed this far.
 const ANCESTORS_MAX: usize = 24;
+/// Commands of an application beyond these are not run.
+const COMMANDS_MAX: usize = 32;
 
 impl<'p> Interpreter<'p> {
     pub(super) fn define_class(&mut self, index: ClassIndex) {
@@ -346,7 +348,7 @@ impl<'p> Interpreter<'p> {
             self.frames[closure.0 as usize].receiver
         });
         let (Some(receiver), Some(class)) = (receiver, frame.class) else {
-            let term = self.fresh(site, crate::analysis::term::Taint::NONE, &[]);
+            let term = self.fresh(site, Taint::NONE, &[]);
             return self.value(term);
         };
         // The class that holds the running method, not the receiver's own.
@@ -419,6 +421,9 @@ impl<'p> Interpreter<'p> {
         for decorator in definition.decorators.iter().rev() {
             let Some(path) = decorator_path(decorator) else { continue };
             let Some(callee) = self.eval_quietly(path).single() else { continue };
+            if let TermKind::Attribute(receiver, _) = *self.terms.kind(callee) {
+                self.note_command(receiver, &value);
+            }
             if !matches!(self.terms.kind(callee), TermKind::Function { .. }) {
                 continue;
             }
@@ -438,6 +443,47 @@ impl<'p> Interpreter<'p> {
         }
         value
     }
+
+    /// `@app.command()`: calling the application runs the function.
+    fn note_command(&mut self, app: Term, function: &Value) {
+        if self.is_application(app) {
+            let key = (0..COMMANDS_MAX)
+                .map(|n| command_key(app, n))
+                .find(|key| self.store.get(key).is_none());
+            if let Some(key) = key {
+                self.write(key, function.clone());
+            }
+        }
+    }
+
+    fn is_application(&self, term: Term) -> bool {
+        self.object_of(term)
+            .is_some_and(|o| o.class == ObjectClass::Outside(Name::new("typer.Typer")))
+    }
+
+    /// `app()`: one of its commands runs, with what the command line says.
+    pub(super) fn call_application(&mut self, app: Term, site: Site, expr: Option<&'p Expr>) {
+        if !self.is_application(app) {
+            return;
+        }
+        let given: Vec<_> = expr.map(|e| self.command_line_arguments(e)).into_iter().collect();
+        for n in 0..COMMANDS_MAX {
+            let Some(function) = self.store.get(&command_key(app, n)).cloned() else { break };
+            self.call_value(&function, given.clone(), site, None);
+        }
+    }
+
+    /// What the command line gives a function: any parameter may be filled from it.
+    pub(super) fn command_line_arguments(&mut self, expr: &'p Expr) -> ArgumentValue<'p> {
+        let site = self.site(expr.span);
+        let line = self.new_object(site, ObjectClass::Arguments, Vec::new(), None);
+        let value = self.value(line);
+        ArgumentValue { name: None, position: None, expr, value, spread: true }
+    }
+}
+
+fn command_key(app: Term, n: usize) -> Key {
+    Key::Attribute(app, Name::new(&format!("<command {n}>")))
 }
 
 /// `@a.b` and `@a.b(..)` alike.

@@ -759,7 +759,11 @@ impl<'p> Interpreter<'p> {
         call: &Outside<'p>,
         closure: &ArgumentValue<'p>,
     ) -> Vec<ArgumentValue<'p>> {
-        let Some(receiver) = call.receiver else { return Vec::new() };
+        let Some(receiver) = call.receiver else {
+            // From the command line: `fire.Fire(main)`.
+            let unknown = (!self.is_rust()).then(|| self.command_line_arguments(closure.expr));
+            return unknown.into_iter().collect();
+        };
         let of = self.value(receiver);
         let term = self.derived(call.site, &[&of]);
         let mut given = closure.clone();

@@ -1,7 +1,7 @@
 //! Statements: control flow, and the state at each join.
 
 use super::{Interpreter, Key, LoopBreak, LoopExits, LoopNode, ObjectClass, ReturnExit, Writes};
-use crate::analysis::event::{EventKind, ExitKind, Header, LoopId, Node};
+use crate::analysis::event::{EventKind, ExitKind, Header, LoopId, Node, Tree};
 use crate::analysis::term::{Const, SAMPLES, Taint, Term, TermKind};
 use crate::analysis::value::Value;
 use crate::model::{
@@ -143,13 +143,31 @@ impl<'p> Interpreter<'p> {
         self.terms.yes
     }
 
-    /// `assert`: the rest runs only where it holds; a failure ends the process by an error.
+    /// `assert`: the rest runs only where it holds; a failure ends the process by an error. Of
+    /// the parts of the condition those go on to hold that branches have asked before: what
+    /// the program chose by them is settled.
     fn assume(&mut self, value: &Value) -> Term {
         let condition = self.condition(value);
-        match self.settle(condition) {
-            Some(false) if self.terms.as_const(condition).is_some() => self.terms.no,
-            _ => self.terms.yes,
+        if self.settle(condition) == Some(false) && self.terms.as_const(condition).is_some() {
+            return self.terms.no;
         }
+        let parts = match self.terms.kind(condition) {
+            TermKind::And(parts) => parts.to_vec(),
+            _ => vec![condition],
+        };
+        let asked: Vec<Term> = parts.into_iter().filter(|&part| self.was_asked(part)).collect();
+        self.terms.and(asked)
+    }
+
+    /// A branch of the program hangs on this setting or on its opposite.
+    fn was_asked(&self, part: Term) -> bool {
+        let plain = match *self.terms.kind(part) {
+            TermKind::Not(inner) => inner,
+            _ => part,
+        };
+        let is_setting = SAMPLES.iter().all(|&s| self.terms.evaluate(plain, s).is_none())
+            && self.terms.taint(plain) == Taint::NONE;
+        is_setting && self.known.contains_key(&plain)
     }
 
     fn assignment(
@@ -304,6 +322,15 @@ impl<'p> Interpreter<'p> {
     }
 
     fn assign_item(&mut self, of: &Value, index: &Value, value: &Value) {
+        let is_data = |t| !matches!(self.terms.kind(t), TermKind::Object(_));
+        if of.single().is_none() && of.terms().all(is_data) {
+            // Settings of one of several sources: set in whichever it is.
+            for alternative in of.alternatives.clone() {
+                let of = self.value(alternative.term);
+                self.assign_item(&of, index, value);
+            }
+            return;
+        }
         let Some(of) = of.single() else { return };
         let of = self.stored_on(of);
         // Under one of several names: of plain data it is not worth knowing.
@@ -487,7 +514,7 @@ impl<'p> Interpreter<'p> {
         condition: Term,
         site: Site,
         body: impl FnOnce(&mut Self) -> Term,
-    ) -> (Term, Writes, crate::analysis::event::Tree) {
+    ) -> (Term, Writes, Tree) {
         let mark = self.store.mark();
         let modes = self.modes;
         self.push_path(condition, site);
@@ -643,9 +670,12 @@ impl<'p> Interpreter<'p> {
         let path_base = self.path.len();
         let exits = LoopExits { trail_base: mark, path_base, ..LoopExits::default() };
         self.frame_mut().loop_exits.push(exits);
+        let before = self.tree.len();
         let (tree_header, item, pushed, certain) = self.enter_loop(header, iterated, id);
+        let tested = self.tree[before..].to_vec();
         self.loop_now = Some(id);
         let (falls, tree) = self.grow(|this| this.block(body));
+        let tree = tested_again(tree, tested);
         self.loop_now = outer;
         if pushed {
             self.pop_path();
@@ -782,14 +812,42 @@ impl<'p> Interpreter<'p> {
             let bound = entered.clone().unwrap_or_else(|| value.clone());
             self.assign(target, &bound, false);
         }
-        let falls = self.with(rest, body);
+        let (falls, leave) = self.held_open(site, |this| this.with(rest, body));
         if entered.is_some() {
             self.call_method(value, "__exit__", site);
         }
+        self.tree.extend(leave);
         if pushed {
             self.pop_path();
         }
         falls
+    }
+
+    /// Runs the body of a `with` whose manager has work to do after it. Where the body returns,
+    /// that work comes first: what leaves the function is given back, to stand behind it.
+    pub(super) fn held_open(
+        &mut self,
+        site: Site,
+        body: impl FnOnce(&mut Self) -> Term,
+    ) -> (Term, Option<Node>) {
+        let (falls, tree) = self.grow(body);
+        let leave = Node::Exit { kind: ExitKind::Return, site };
+        match self.frame().function {
+            Some(function) if exits_by(&tree, &[ExitKind::Return]) && !jumps(&tree) => {
+                self.tree.push(Node::Call { function, site, body: tree });
+                let leave = if falls == self.terms.no {
+                    leave
+                } else {
+                    let (then, otherwise) = (Tree::from([]), Tree::from([leave]));
+                    Node::Branch { condition: falls, site, then, otherwise }
+                };
+                (falls, Some(leave))
+            }
+            _ => {
+                self.tree.extend(tree.iter().cloned());
+                (falls, None)
+            }
+        }
     }
 
     fn attempt(
@@ -1034,4 +1092,34 @@ fn is_constant(expr: &Expr) -> bool {
         }
         _ => false,
     }
+}
+
+/// Some way through the tree leaves it so, those of callees not counted.
+fn exits_by(tree: &[Node], kinds: &[ExitKind]) -> bool {
+    tree.iter().any(|node| match node {
+        Node::Exit { kind, .. } => kinds.contains(kind),
+        Node::Branch { then, otherwise, .. } => exits_by(then, kinds) || exits_by(otherwise, kinds),
+        Node::Loop { body, .. } => exits_by(body, kinds),
+        Node::Try { body, handlers, .. } => {
+            exits_by(body, kinds) || handlers.iter().any(|h| exits_by(h, kinds))
+        }
+        Node::Event(_) | Node::Call { .. } => false,
+    })
+}
+
+/// A `break` or `continue` leads out of the tree, or may.
+fn jumps(tree: &[Node]) -> bool {
+    tree.iter().any(|node| match node {
+        Node::Loop { .. } => false,
+        node => exits_by(std::slice::from_ref(node), &[ExitKind::Break, ExitKind::Continue]),
+    })
+}
+
+/// The body of a loop, with what its condition does behind it: the next turn asks again. Where a
+/// turn may be cut short that stands in other places, too, and is left out.
+fn tested_again(body: Tree, tested: Vec<Node>) -> Tree {
+    if tested.len() < 2 || exits_by(&body, &[ExitKind::Continue]) {
+        return body;
+    }
+    body.iter().cloned().chain(tested).collect()
 }
