@@ -86,6 +86,18 @@ fn findings_say_what_why_and_what_to_do_in_lower_case_without_stop() {
 }
 
 #[test]
+fn long_programs_are_followed_to_their_end() {
+    // In `torch_macro` hundreds of tests hand thousands of conditions on.
+    let report = findings::check(&["tests/tests"]);
+    let reused = report.findings.iter().filter(|finding| finding.rule == "path-reused");
+    let places: BTreeSet<_> = reused.map(|finding| finding.path.clone()).collect();
+    let shapes = ["common.rs", "convolutions.rs"].map(|file| {
+        ["tests", "tests", "torch_macro", "shapes", file].iter().collect::<std::path::PathBuf>()
+    });
+    assert_eq!(places, BTreeSet::from(shapes));
+}
+
+#[test]
 fn findings_do_not_depend_on_the_number_of_threads() {
     let all = findings::check(&["fixtures/python", "fixtures/rust"]);
     assert!(!all.findings.is_empty());

@@ -14,6 +14,8 @@ mod tests;
 
 use std::rc::Rc;
 
+use rustc_hash::FxHashSet;
+
 use super::{EventId, ExitKind, ObjectId, Program, SAMPLES, Sample, Taint, Term, TermKind};
 use crate::model::{Name, Site};
 
@@ -256,25 +258,36 @@ impl Program<'_> {
     /// The condition tests the number of the rank itself, not just something made with it.
     fn parts_ranks(&self, condition: Term) -> bool {
         let terms = self.terms();
-        match terms.kind(condition) {
-            TermKind::And(parts) | TermKind::Or(parts) => {
-                return parts.iter().any(|&part| self.parts_ranks(part));
+        let mut seen = FxHashSet::default();
+        let mut open = vec![condition];
+        while let Some(part) = open.pop() {
+            // Conditions of long programs have many parts in common.
+            if !terms.taint(part).has(Taint::RANK) || !seen.insert(part) {
+                continue;
             }
-            TermKind::Not(inner) => return self.parts_ranks(*inner),
-            _ => {}
+            match terms.kind(part) {
+                TermKind::And(parts) | TermKind::Or(parts) => open.extend(parts.iter().copied()),
+                TermKind::Not(inner) => open.push(*inner),
+                _ if self.tests_the_rank(part) => return true,
+                _ => {}
+            }
         }
+        false
+    }
+
+    fn tests_the_rank(&self, condition: Term) -> bool {
+        let terms = self.terms();
         // "Is it distributed at all" holds on all ranks alike.
         let on = SAMPLES.map(|sample| terms.evaluate(condition, sample));
         if on[0].is_some() && on.iter().all(|value| *value == on[0]) {
             return false;
         }
-        terms.taint(condition).has(Taint::RANK)
-            && self.mentions(condition, &|kind| {
-                terms.find(kind).is_some_and(|term| {
-                    terms.rank_kind(term).is_some_and(super::RankKind::differs)
-                        || self.is_counter(term) && terms.taint(term).has(Taint::RANK)
-                })
+        self.mentions(condition, &|kind| {
+            terms.find(kind).is_some_and(|term| {
+                terms.rank_kind(term).is_some_and(super::RankKind::differs)
+                    || self.is_counter(term) && terms.taint(term).has(Taint::RANK)
             })
+        })
     }
 
     /// `# ddp-lint: uniform` at the condition, or alone on the line above it.
