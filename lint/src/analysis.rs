@@ -24,8 +24,8 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 pub use event::{
-    ArgumentValue, Call, Event, EventId, EventKind, ExitKind, Forward, Given, Header, LoopId,
-    Modes, Node, PathId, Tree, Via,
+    ArgumentValue, Call, Caught, Event, EventId, EventKind, ExitKind, Forward, Given, Header,
+    LoopId, Modes, Node, PathId, Tree, Via,
 };
 pub use interp::{ClassInfo, Frame, LoopNode, Object, ObjectClass, PathNode};
 pub use term::{
@@ -417,6 +417,11 @@ impl<'p> Program<'p> {
     /// A number that a loop counts, of unknown value.
     pub fn is_counter(&self, term: Term) -> bool {
         self.run.counters.contains(&term)
+    }
+
+    /// The condition is that a handler was entered for an error that one rank alone may have.
+    pub fn is_caught(&self, condition: Term) -> bool {
+        self.run.caught.contains(&condition)
     }
 
     /// The condition picks one of several items of a container: a loop over it takes each in

@@ -8,7 +8,7 @@ mod walk;
 use std::fmt;
 
 pub use crate::name::Name;
-pub use walk::Part;
+pub use walk::{Part, any_expr};
 
 /// A byte range in one file, end exclusive.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]

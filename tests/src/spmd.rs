@@ -6,6 +6,7 @@ pub mod program;
 pub mod python;
 pub mod rust;
 pub mod simulate;
+mod write;
 
 use std::sync::Arc;
 

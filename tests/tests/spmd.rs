@@ -28,7 +28,7 @@ fn language_of(seed: u64) -> Language {
 
 fn judge(seed: u64, tally: &Mutex<Tally>) {
     let language = language_of(seed);
-    let program = generate::program(seed, language);
+    let program = generate::program(seed);
     let text = spmd::text(&program, language);
     let faulty = simulate::is_faulty(&program);
     let found = spmd::lint(&text, language);
@@ -94,11 +94,9 @@ fn no_fault_is_missed_and_hardly_a_correct_program_blamed() {
 #[test]
 fn a_seed_gives_the_same_program_for_ever() {
     for seed in [0, 1, 77] {
-        let language = language_of(seed);
-        assert_eq!(generate::program(seed, language), generate::program(seed, language));
+        assert_eq!(generate::program(seed), generate::program(seed));
     }
-    let distinct: std::collections::HashSet<String> = (0..200)
-        .map(|seed| spmd::text(&generate::program(seed, language_of(seed)), language_of(seed)))
-        .collect();
+    let distinct: std::collections::HashSet<String> =
+        (0..200).map(|seed| spmd::text(&generate::program(seed), language_of(seed))).collect();
     assert!(distinct.len() > 190, "{}", distinct.len());
 }

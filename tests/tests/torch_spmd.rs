@@ -5,7 +5,6 @@ use std::path::Path;
 use std::process::Child;
 
 use anyhow::{Context, Result, ensure};
-use ddp_lint::model::Language;
 use ddp_tests::spmd::generate;
 use ddp_tests::spmd::program::Program;
 use ddp_tests::spmd::python::write;
@@ -20,7 +19,7 @@ const TIMEOUT_S: &str = "3";
 /// The first programs of each kind, by seed, with what the simulator says of them.
 fn chosen() -> Vec<(Program, Outcome)> {
     let of_seed = |seed| {
-        let program = generate::program(seed, Language::Python);
+        let program = generate::program(seed);
         let outcome = play(&program, WORLD_SIZE, 0);
         (program, outcome)
     };
@@ -35,7 +34,7 @@ fn start(python: &Path, folder: &Path, rank: i64, n: usize) -> Result<Child> {
     python::command(python)
         .arg(script)
         .arg(folder)
-        .args([&n.to_string(), TIMEOUT_S])
+        .args([n.to_string().as_str(), TIMEOUT_S])
         .envs([("RANK", rank.to_string()), ("LOCAL_RANK", rank.to_string())])
         .envs([("WORLD_SIZE", WORLD_SIZE.to_string().as_str()), ("OMP_NUM_THREADS", "1")])
         // Torch then says so where collectives pair that do not fit.
@@ -56,7 +55,7 @@ fn run_for_real(python: &Path, programs: &[(Program, Outcome)]) -> Result<Vec<Ve
     for mut rank in ranks.collect::<Result<Vec<_>>>()? {
         ensure!(rank.wait()?.success(), "a rank of the harness failed");
     }
-    let results = (0..WORLD_SIZE).map(|rank| {
+    let results = (0..WORLD_SIZE).map(|rank| -> Result<Vec<String>> {
         let text = std::fs::read_to_string(folder.path().join(format!("rank-{rank}.json")))?;
         Ok(serde_json::from_str::<serde_json::Value>(&text)?
             .as_array()

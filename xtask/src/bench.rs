@@ -2,6 +2,7 @@
 //! release builds; and what the macros cost.
 
 mod ddp;
+mod growth;
 mod lint;
 mod macros;
 mod score;
@@ -9,6 +10,7 @@ mod server;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Result;
 use clap::Subcommand;
@@ -34,6 +36,8 @@ pub(crate) enum Bench {
     /// Time from a keystroke to its findings in a large workspace, memory, and whether the server
     /// then knows what a fresh run finds.
     Server(server::Options),
+    /// How the time grows with a project, and what deep and long code takes.
+    Growth(growth::Options),
     /// Steps per second, memory and overlap of the runtime, against Python's DDP on two ranks.
     Ddp(ddp::Options),
     /// What `#[data_parallel]` adds to the time of compiling a model of forty fields.
@@ -51,6 +55,7 @@ pub(crate) fn run(workspace: &Workspace, bench: Option<Bench>) -> Result<ExitCod
         Some(Bench::Lint { folder, runs }) => lint::run(workspace, folder, runs)?,
         Some(Bench::Server(options)) => server::run(workspace, &options)?,
         Some(Bench::Ddp(options)) => ddp::run(workspace, &options)?,
+        Some(Bench::Growth(options)) => growth::run(workspace, &options)?,
         Some(Bench::Macro { rounds }) => macros::run(workspace, rounds)?,
         None => {
             score::run(workspace, None)?;
@@ -59,4 +64,26 @@ pub(crate) fn run(workspace: &Workspace, bench: Option<Bench>) -> Result<ExitCod
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    let middle = times.len() / 2;
+    if times.len().is_multiple_of(2) {
+        (times[middle - 1] + times[middle]) / 2
+    } else {
+        times[middle]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn median_is_the_middle_or_between_the_two_middle_ones() {
+        let ms = Duration::from_millis;
+        assert_eq!(median(vec![ms(9), ms(1), ms(4)]), ms(4));
+        assert_eq!(median(vec![ms(9), ms(1), ms(4), ms(6)]), ms(5));
+    }
 }

@@ -214,7 +214,7 @@ pub enum Node {
     Try {
         site: Site,
         body: Tree,
-        handlers: Vec<Tree>,
+        handlers: Vec<Caught>,
     },
     Call {
         function: FunctionRef,
@@ -227,6 +227,16 @@ pub enum Node {
     },
 }
 
+/// What a handler does.
+#[derive(Clone, Debug)]
+pub struct Caught {
+    /// That it was entered.
+    pub when: Term,
+    /// What it catches, as written.
+    pub site: Site,
+    pub body: Tree,
+}
+
 #[derive(Clone, Debug)]
 pub enum Header {
     /// Items of this value.
@@ -235,7 +245,7 @@ pub enum Header {
     Forever,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ExitKind {
     Return,
     Break,

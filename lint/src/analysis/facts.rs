@@ -392,7 +392,7 @@ impl<'p> Program<'p> {
     pub fn tests_for_a_file(&self, path: PathId) -> bool {
         self.conditions(path).any(|node| {
             self.terms().origins(node.condition).iter().any(|&origin| {
-                matches!(&self.event(origin).kind, EventKind::Call(c) if c.role == Role::PathExists)
+                self.event(origin).call().is_some_and(|c| c.role == Role::PathExists)
             })
         })
     }
@@ -725,6 +725,7 @@ impl<'p> Program<'p> {
         let Some(object) = self.object_of(term) else { return false };
         match object.role {
             Role::Loader => self.loads_uneven_share(object),
+            _ if self.class_of(object).is_some() && self.keeps_share(term) => true,
             _ => self.class_of(object).is_some_and(|class| {
                 matches!(
                     self.class_member(class, "__iter__").map(|t| self.terms().kind(t)),
@@ -732,6 +733,18 @@ impl<'p> Program<'p> {
                 )
             }),
         }
+    }
+
+    /// `self.items = items[rank::world]`, in an object that has a length.
+    fn keeps_share(&self, object: Term) -> bool {
+        let keeps = |value: &Value| {
+            value.terms().any(|t| self.run.deep_facts_of(t).0.has(super::Taint::SHARE))
+        };
+        let has_length = self
+            .object_of(object)
+            .and_then(|o| self.class_of(o))
+            .is_some_and(|class| self.class_member(class, "__len__").is_some());
+        has_length && self.stores_on(object).any(|(_, _, value)| keeps(value))
     }
 
     fn loads_uneven_share(&self, loader: &Object<'p>) -> bool {
@@ -766,6 +779,11 @@ impl<'p> Program<'p> {
         })
     }
 
+    /// A tensor whose size each rank decides for itself.
+    pub fn is_ragged(&self, term: Term) -> bool {
+        self.run.ragged.contains(&term)
+    }
+
     /// The loaders that a term walks over: itself, or what it was made of.
     pub fn loaders_behind(&self, over: Term) -> Vec<Term> {
         let (_, origins) = self.run.deep_facts_of(over);
@@ -785,7 +803,14 @@ impl<'p> Program<'p> {
         self.terms().any(|kind| match kind {
             TermKind::Binary(BinaryOp::Mod | BinaryOp::FloorDiv, left, by) => {
                 let counts = |k| matches!(k, RankKind::WorldSize | RankKind::LocalWorldSize);
-                self.terms().rank_kind(*left).is_none()
+                // `(n + world - 1) // world` gives the last rank less.
+                let rounds_up = matches!(kind, TermKind::Binary(BinaryOp::FloorDiv, ..))
+                    && matches!(
+                        self.terms().kind(*left),
+                        TermKind::Binary(BinaryOp::Add | BinaryOp::Sub, ..) | TermKind::Negative(_)
+                    );
+                !rounds_up
+                    && self.terms().rank_kind(*left).is_none()
                     && self.terms().rank_kind(*by).is_some_and(counts)
             }
             _ => false,

@@ -11,6 +11,7 @@ mod import;
 mod iterators;
 mod orphan;
 mod outside;
+mod ragged;
 mod share;
 mod statement;
 mod store;
@@ -128,6 +129,9 @@ pub struct PathNode {
     pub site: Site,
     /// The frame that tests it.
     pub frame: FrameId,
+    /// The conditions from this place of the path on, as one.
+    base: usize,
+    since_base: Term,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -217,6 +221,8 @@ pub(super) struct Interpreter<'p> {
     epoch: u64,
     /// Opaque terms that are numbers: what a range counts, and counters that loops change.
     pub counters: FxHashSet<Term>,
+    /// Conditions that a handler was entered, where an error of one rank alone may lead there.
+    pub caught: FxHashSet<Term>,
     /// What ranges from 0 count.
     pub naturals: FxHashSet<Term>,
     /// Conditions that pick one of several items of a container.
@@ -225,15 +231,37 @@ pub(super) struct Interpreter<'p> {
     pub dropped: FxHashSet<Site>,
     /// Objects that went into calls of the outside world.
     pub given_away: FxHashSet<Term>,
+    /// Tensors whose size each rank decides for itself.
+    pub ragged: FxHashSet<Term>,
+    /// Lists of parts of unequal size.
+    uneven_parts: FxHashSet<Term>,
     /// Functions that yield a share of this rank's own.
     pub sharing: FxHashSet<FunctionRef>,
 }
+
+/// How a program begins.
+const AT_FIRST: Modes = Modes {
+    grad: true,
+    no_sync: false,
+    join: false,
+    wrapper: None,
+    forward: None,
+    caught: false,
+    spawned: false,
+};
 
 impl<'p> Interpreter<'p> {
     pub(super) fn new(project: &'p Project, table: &'p Table, entry: FileId) -> Self {
         let terms = Terms::default();
         let start = Site { file: entry, span: Span::default() };
-        let root = PathNode { parent: None, condition: terms.yes, site: start, frame: FrameId(0) };
+        let root = PathNode {
+            parent: None,
+            condition: terms.yes,
+            site: start,
+            frame: FrameId(0),
+            base: 0,
+            since_base: terms.yes,
+        };
         let mut new = Self {
             project,
             table: Asked::new(table),
@@ -253,15 +281,7 @@ impl<'p> Interpreter<'p> {
             path: vec![PathId(0)],
             known: FxHashMap::default(),
             loop_now: None,
-            modes: Modes {
-                grad: true,
-                no_sync: false,
-                join: false,
-                wrapper: None,
-                forward: None,
-                caught: false,
-                spawned: false,
-            },
+            modes: AT_FIRST,
             tree: Vec::new(),
             with_bodies: Vec::new(),
             entering_context: false,
@@ -288,10 +308,13 @@ impl<'p> Interpreter<'p> {
             memo: FxHashMap::default(),
             epoch: 0,
             counters: FxHashSet::default(),
+            caught: FxHashSet::default(),
             naturals: FxHashSet::default(),
             selectors: FxHashSet::default(),
             dropped: FxHashSet::default(),
             given_away: FxHashSet::default(),
+            ragged: FxHashSet::default(),
+            uneven_parts: FxHashSet::default(),
             sharing: FxHashSet::default(),
         };
         new.index_impls();
@@ -407,8 +430,12 @@ impl<'p> Interpreter<'p> {
 
     fn push_path(&mut self, condition: Term, site: Site) {
         let id = PathId(self.paths.len() as u32);
-        let parent = Some(self.path_now());
-        self.paths.push(PathNode { parent, condition, site, frame: self.frame });
+        let parent = self.path_now();
+        let base = self.frames.get(self.frame.0 as usize).map_or(0, |frame| frame.path_base);
+        let before = self.path_since(base);
+        let since_base = self.terms.and([before, condition]);
+        let (parent, frame) = (Some(parent), self.frame);
+        self.paths.push(PathNode { parent, condition, site, frame, base, since_base });
         self.path.push(id);
         self.note_known(condition, true, true);
     }
@@ -476,6 +503,13 @@ impl<'p> Interpreter<'p> {
 
     /// The conditions pushed since `base`, as one.
     fn path_since(&mut self, base: usize) -> Term {
+        if self.path.len() <= base {
+            return self.terms.yes;
+        }
+        let now = self.paths[self.path_now().0 as usize];
+        if now.base == base {
+            return now.since_base;
+        }
         let ids: Vec<PathId> = self.path[base..].to_vec();
         let conditions: Vec<Term> =
             ids.iter().map(|id| self.paths[id.0 as usize].condition).collect();

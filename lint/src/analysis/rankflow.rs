@@ -5,21 +5,28 @@
 //! dropped, callees are spliced in, loops that count by rank are run, paths that end the process
 //! by an error are left out, and what follows an arm that leaves is folded into the other arm.
 
+mod ahead;
 mod classes;
 mod compare;
 mod meet;
 mod run;
+mod steps;
 #[cfg(test)]
 mod tests;
-
-use std::rc::Rc;
+mod ways;
+mod words;
 
 use rustc_hash::FxHashSet;
 
-use super::{EventId, ExitKind, ObjectId, Program, SAMPLES, Sample, Taint, Term, TermKind};
+use super::{EventId, ObjectId, Program, SAMPLES, Sample, Taint, Term, TermKind};
 use crate::model::{Name, Site};
+use crate::table::Role;
+use ahead::Behind;
+use ways::Way;
 
+pub use ahead::Ahead;
 pub use run::Run;
+pub use steps::{Step, Steps};
 
 /// Something that several ranks must do together.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -27,9 +34,9 @@ enum Key {
     /// A collective of that name, with its root where it has one that is known.
     Named(Name, Option<i64>),
     Construct,
-    /// Forward of a wrapper, with gradients.
+    /// Forward of a wrapper.
     Train(ObjectId),
-    /// A backward that reduces the gradients of a wrapper.
+    /// Backward through a wrapper, which reduces its gradients.
     Reduce(ObjectId),
 }
 
@@ -43,32 +50,6 @@ pub struct Op {
     members: u64,
 }
 
-/// One step of a specialised run.
-#[derive(Clone, Debug)]
-pub enum Step {
-    Together {
-        key: Op,
-        event: EventId,
-    },
-    If {
-        condition: Term,
-        site: Site,
-        then: Steps,
-        otherwise: Steps,
-    },
-    /// `counted`: how often it runs is known by its header; else only by its place.
-    Loop {
-        header: Term,
-        counted: bool,
-        site: Site,
-        body: Steps,
-    },
-    /// Leaves the loop around it (`Break`), its function, or the program (`Stop`).
-    Leave(ExitKind),
-}
-
-pub type Steps = Rc<[Step]>;
-
 /// Two classes of ranks do not do the same together.
 #[derive(Clone, Debug)]
 pub struct Divergence {
@@ -80,10 +61,40 @@ pub struct Divergence {
     pub does: Sample,
     pub does_not: Sample,
     /// What the two do from there on, the first few steps.
-    pub trace: Vec<EventId>,
-    pub other_trace: Vec<EventId>,
+    pub trace: Vec<Ahead>,
+    pub other_trace: Vec<Ahead>,
     /// The condition that parts the ranks, where it is not known which of them pass.
     pub undecided: Option<Site>,
+}
+
+/// A divergence that shows in one way, and what keeps the one rank from there.
+struct Parting {
+    divergence: Divergence,
+    kept_by: Option<Site>,
+}
+
+impl Parting {
+    /// It is what was found without this way in mind.
+    fn shows(&self, found: &Divergence) -> bool {
+        match (found.undecided, self.kept_by) {
+            (Some(undecided), Some(by)) => {
+                undecided.file == by.file && undecided.span.contains(by.span)
+            }
+            (Some(_), None) => self.divergence.is_about(found),
+            (None, _) => {
+                let (mine, other) = (&self.divergence, found);
+                mine.is_about(other) && (mine.does == other.does || mine.does_not == other.does_not)
+            }
+        }
+    }
+}
+
+impl Divergence {
+    fn is_about(&self, other: &Self) -> bool {
+        self.event == other.event
+            || self.instead == Some(other.event)
+            || other.instead == Some(self.event)
+    }
 }
 
 /// A condition that each rank decides for itself, and what hangs on it.
@@ -93,6 +104,11 @@ pub struct LocalDecision {
     pub site: Site,
     /// Something that only some ranks then do together.
     pub event: Option<EventId>,
+    /// It is the handler of an error that one rank alone may have.
+    pub is_caught: bool,
+    /// What a rank does for which it holds, and what one does for which it does not.
+    pub trace: Vec<Ahead>,
+    pub other_trace: Vec<Ahead>,
 }
 
 /// Which events count as done together.
@@ -102,6 +118,8 @@ pub enum Counted {
     Collectives,
     /// These, and training forwards and backwards of a wrapper.
     Training,
+    /// These, and forwards of a wrapper without gradients.
+    Forwards,
 }
 
 /// What a tensor tells of how it was made rather than of its numbers.
@@ -140,6 +158,49 @@ impl Program<'_> {
             }
             return;
         }
+        // Each parting is told once, whatever the ways in which it shows.
+        let mut told = found.clone();
+        self.compare_runs(&runs, world, &mut told);
+        let told = told.split_off(found.len());
+        let Some(settled) = self.runs_by_way(&runs, world, &told) else {
+            found.extend(told);
+            return;
+        };
+        let apart: Vec<Vec<Parting>> =
+            settled.iter().map(|(way, by_way)| self.partings(way, by_way, &runs, world)).collect();
+        for f in told {
+            let shown = apart.iter().flatten().find(|parting| parting.shows(&f));
+            found.extend(shown.map(|parting| match f.undecided {
+                Some(_) => Divergence { undecided: f.undecided, ..parting.divergence.clone() },
+                None => f,
+            }));
+        }
+        // What shows in some way alone.
+        for way in apart {
+            let is_told = |parting: &Parting| {
+                found.iter().any(|f| parting.divergence.is_about(f) || parting.shows(f))
+            };
+            if !way.iter().any(is_told) {
+                found.extend(way.into_iter().next().map(|parting| parting.divergence));
+            }
+        }
+    }
+
+    /// Where ranks part in one way, and what keeps the one of them from there.
+    fn partings(&self, way: &Way, by_way: &[Run], runs: &[Run], world: &[Sample]) -> Vec<Parting> {
+        let mut found = Vec::new();
+        self.compare_runs(by_way, world, &mut found);
+        let parting = |divergence: Divergence| {
+            let away = world.iter().position(|&sample| sample == divergence.does_not);
+            let kept_by = away.and_then(|index| {
+                self.keeps_from(divergence.event, way, &runs[index], world[index])
+            });
+            Parting { divergence, kept_by }
+        };
+        found.into_iter().map(parting).collect()
+    }
+
+    fn compare_runs(&self, runs: &[Run], world: &[Sample], found: &mut Vec<Divergence>) {
         // A rank that ends by an error ends the job.
         if runs.iter().any(|run| run.errs) {
             return;
@@ -151,7 +212,7 @@ impl Program<'_> {
             }
         }
         for (run, &sample) in runs.iter().zip(world).take(2) {
-            self.undecided(&run.steps, sample, found);
+            self.undecided((&run.steps, false), None, sample, found);
         }
     }
 
@@ -163,44 +224,72 @@ impl Program<'_> {
             for tree in std::iter::once(self.tree()).chain(orphans) {
                 for sample in [SAMPLES[0], SAMPLES[1]] {
                     let run = self.run_on(tree, sample, Counted::Training);
-                    self.decisions(&run.steps, &mut found);
+                    self.decisions((&run.steps, false), None, &mut found);
                 }
             }
             found
         })
     }
 
-    fn decisions(&self, steps: &[Step], found: &mut Vec<LocalDecision>) {
-        for step in steps {
-            match step {
+    /// `is_round`: the list is the body of a loop.
+    fn decisions(
+        &self,
+        (steps, is_round): (&[Step], bool),
+        outer: Option<&Behind<'_>>,
+        found: &mut Vec<LocalDecision>,
+    ) {
+        let nothing = Steps::from(Vec::new());
+        for (index, step) in steps.iter().enumerate() {
+            let round = is_round.then_some(steps);
+            let behind = Behind { rest: &steps[index + 1..], round, outer };
+            let (condition, site, then, otherwise) = match step {
                 Step::If { condition, site, then, otherwise } => {
-                    if self.is_local(*condition, *site) && !found.iter().any(|f| f.site == *site) {
-                        let event = first_event(then).or_else(|| first_event(otherwise));
-                        found.push(LocalDecision { condition: *condition, site: *site, event });
-                    }
-                    self.decisions(then, found);
-                    self.decisions(otherwise, found);
+                    (*condition, *site, then, otherwise)
                 }
-                Step::Loop { header, site, body, .. } => {
-                    let decides = matches!(self.terms().kind(*header), TermKind::Happened(_));
-                    if !decides
-                        && self.is_local(*header, *site)
-                        && !found.iter().any(|f| f.site == *site)
-                    {
-                        let event = first_event(body);
-                        found.push(LocalDecision { condition: *header, site: *site, event });
-                    }
-                    self.decisions(body, found);
-                }
-                _ => {}
+                Step::Loop { header, site, body, .. } => (*header, *site, body, &nothing),
+                _ => continue,
+            };
+            let is_loop = matches!(step, Step::Loop { .. });
+            let counts = is_loop && matches!(self.terms().kind(condition), TermKind::Happened(_));
+            if !counts
+                && self.is_local(condition, site)
+                && !found.iter().any(|known| known.site == site)
+            {
+                found.push(LocalDecision {
+                    condition,
+                    site,
+                    event: then.first_event().or(otherwise.first_event()),
+                    is_caught: self.is_caught(condition),
+                    trace: ahead::ahead(then, Some(&behind)),
+                    other_trace: ahead::ahead(otherwise, Some(&behind)),
+                });
             }
+            self.decisions((then, is_loop), Some(&behind), found);
+            self.decisions((otherwise, false), Some(&behind), found);
         }
     }
 
     fn is_local(&self, condition: Term, site: Site) -> bool {
-        self.terms().taint(condition).has(Taint::LOCAL)
-            && !self.is_declared_uniform(site)
-            && !self.asks_how_it_was_made(condition)
+        let taint = self.terms().taint(condition);
+        let differs = taint.has(Taint::LOCAL) && !self.asks_how_it_was_made(condition)
+            || taint.has(Taint::RANDOM) && self.is_drawn(condition) && self.draws_apart()
+            || self.is_caught(condition);
+        differs && !self.is_declared_uniform(site)
+    }
+
+    /// Nothing but random numbers went into it.
+    fn is_drawn(&self, condition: Term) -> bool {
+        let mut origins = self.terms().origins(condition).iter();
+        origins.all(|&origin| self.event(origin).call().is_some_and(|c| c.role == Role::Random))
+    }
+
+    /// Ranks draw random numbers of their own: nobody seeds them, or by the rank.
+    fn draws_apart(&self) -> bool {
+        let mut seeds = self.calls(Role::Seed).peekable();
+        seeds.peek().is_none()
+            || seeds.any(|(_, call)| {
+                call.arguments.iter().any(|a| a.value.taint(self.terms()).has(Taint::RANK))
+            })
     }
 
     /// `loss.requires_grad`: the same for all data.
@@ -222,20 +311,26 @@ impl Program<'_> {
     }
 
     /// Tests of the rank against something unknown: whoever passes, it is not all ranks.
-    fn undecided(&self, steps: &[Step], sample: Sample, found: &mut Vec<Divergence>) {
-        for step in steps {
-            let (condition, site, arms) = match step {
+    fn undecided(
+        &self,
+        (steps, is_round): (&[Step], bool),
+        outer: Option<&Behind<'_>>,
+        sample: Sample,
+        found: &mut Vec<Divergence>,
+    ) {
+        let nothing = Steps::from(Vec::new());
+        for (index, step) in steps.iter().enumerate() {
+            let round = is_round.then_some(steps);
+            let behind = Behind { rest: &steps[index + 1..], round, outer };
+            let (condition, site, then, otherwise) = match step {
                 Step::If { condition, site, then, otherwise } => {
-                    (*condition, *site, [then.clone(), otherwise.clone()])
+                    (*condition, *site, then, otherwise)
                 }
-                Step::Loop { header, site, body, .. } => {
-                    (*header, *site, [body.clone(), Rc::from([])])
-                }
+                Step::Loop { header, site, body, .. } => (*header, *site, body, &nothing),
                 _ => continue,
             };
-            let [then, otherwise] = arms;
             if self.parts_ranks(condition) && !self.is_declared_uniform(site) {
-                let event = first_event(&then).or_else(|| first_event(&otherwise));
+                let event = then.first_event().or(otherwise.first_event());
                 let known = |e| found.iter().any(|f| f.event == e || f.instead == Some(e));
                 if let Some(event) = event.filter(|&e| !known(e)) {
                     found.push(Divergence {
@@ -243,15 +338,16 @@ impl Program<'_> {
                         instead: None,
                         does: sample,
                         does_not: sample,
-                        trace: first_events(&then),
-                        other_trace: first_events(&otherwise),
+                        trace: ahead::ahead(then, Some(&behind)),
+                        other_trace: ahead::ahead(otherwise, Some(&behind)),
                         undecided: Some(site),
                     });
                 }
                 continue;
             }
-            self.undecided(&then, sample, found);
-            self.undecided(&otherwise, sample, found);
+            let is_loop = matches!(step, Step::Loop { .. });
+            self.undecided((then, is_loop), Some(&behind), sample, found);
+            self.undecided((otherwise, false), Some(&behind), sample, found);
         }
     }
 
@@ -307,19 +403,6 @@ impl Program<'_> {
     }
 }
 
-fn first_event(steps: &[Step]) -> Option<EventId> {
-    steps.iter().find_map(first_event_of)
-}
-
-fn first_event_of(step: &Step) -> Option<EventId> {
-    match step {
-        Step::Together { event, .. } => Some(*event),
-        Step::If { then, otherwise, .. } => first_event(then).or_else(|| first_event(otherwise)),
-        Step::Loop { body, .. } => first_event(body),
-        Step::Leave(_) => None,
-    }
-}
-
 fn events_of(step: &Step, into: &mut Vec<EventId>) {
     match step {
         Step::Together { event, .. } => into.push(*event),
@@ -328,31 +411,5 @@ fn events_of(step: &Step, into: &mut Vec<EventId>) {
         }
         Step::Loop { body, .. } => body.iter().for_each(|step| events_of(step, into)),
         Step::Leave(_) => {}
-    }
-}
-
-/// How many steps of a sequence are shown.
-const SHOWN_MAX: usize = 4;
-
-/// The first few events of a sequence.
-fn first_events(steps: &[Step]) -> Vec<EventId> {
-    let mut events = Vec::new();
-    collect_events(steps, &mut events);
-    events
-}
-
-fn collect_events(steps: &[Step], events: &mut Vec<EventId>) {
-    for step in steps {
-        if events.len() >= SHOWN_MAX {
-            return;
-        }
-        match step {
-            Step::Together { event, .. } => events.push(*event),
-            Step::If { then, otherwise, .. } => {
-                collect_events(if first_event(then).is_some() { then } else { otherwise }, events);
-            }
-            Step::Loop { body, .. } => collect_events(body, events),
-            Step::Leave(_) => {}
-        }
     }
 }

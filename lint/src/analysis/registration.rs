@@ -1,6 +1,6 @@
 //! Where tch registers variables: which path of which store a layer or tensor stands on.
 
-use super::{Call, Event, EventKind, LoopNode, Program, Term, TermKind, Value};
+use super::{Call, Event, LoopNode, Program, Term, TermKind, Value};
 use crate::model::Site;
 use crate::table::Role;
 
@@ -64,7 +64,7 @@ impl<'p> Program<'p> {
     pub fn registrations(&self) -> Vec<(&Event<'p>, &Call<'p>, VariablePath)> {
         let mut found = Vec::new();
         for event in self.events() {
-            let EventKind::Call(call) = &event.kind else { continue };
+            let Some(call) = event.call() else { continue };
             let path = match call.role {
                 Role::Layer => call.argument("vs").known().map(|a| &a.value),
                 Role::RegisterParameter | Role::RegisterBuffer => {

@@ -344,10 +344,20 @@ impl Terms {
         match kind {
             TermKind::Rank(RankKind::Rank | RankKind::LocalRank | RankKind::NodeRank)
             | TermKind::SpawnIndex => facts.taint = Taint::RANK,
-            TermKind::Attribute(_, name) | TermKind::Parameter { name, .. }
-                if rank_by_name(name).is_some_and(RankKind::differs) =>
-            {
-                facts.taint = facts.taint.with(Taint::RANK);
+            TermKind::Attribute(_, name) => {
+                if is_of_the_program(name) {
+                    facts.taint = facts.taint.without(Taint::LOCAL).without(Taint::RANDOM);
+                }
+                if tells_ranks_apart(name) {
+                    facts.taint = facts.taint.with(Taint::RANK);
+                }
+            }
+            TermKind::Parameter { name, .. } if tells_ranks_apart(name) => {
+                facts.taint = Taint::RANK;
+            }
+            // Whether there is something is no matter of what it is.
+            TermKind::Compare(CompareOp::Is, a, b) if *a == self.none || *b == self.none => {
+                facts.taint = facts.taint.without(Taint::LOCAL).without(Taint::RANDOM);
             }
             TermKind::Item(a, b) if self.is_own_rank(*a, *b) => {
                 facts.taint = facts.taint.with(Taint::RANK);
@@ -421,8 +431,13 @@ impl Terms {
         let mut flat: SmallVec<[Term; 6]> = SmallVec::new();
         for part in parts {
             match self.kind(part) {
-                TermKind::And(inner) if all => flat.extend(inner.iter().copied()),
-                TermKind::Or(inner) if !all => flat.extend(inner.iter().copied()),
+                // What is too large to be looked into is not copied either.
+                TermKind::And(inner) if all && !self.is_huge(part) => {
+                    flat.extend(inner.iter().copied());
+                }
+                TermKind::Or(inner) if !all && !self.is_huge(part) => {
+                    flat.extend(inner.iter().copied());
+                }
                 TermKind::Const(value) if truth(*value) == all => {}
                 TermKind::Const(_) => return self.bool(!all),
                 _ => flat.push(part),
@@ -638,7 +653,17 @@ impl Terms {
             let from = from.map_or(Some(0), number)?;
             return Some(Const::Bool((from..number(to)?).contains(&number(left)?)));
         }
-        compare(op, value(left)?, value(right)?).map(Const::Bool)
+        // The launcher's variables are texts: `os.environ["RANK"] == "0"`.
+        let as_number = |known: Const| match known {
+            Const::Str(text) => text.parse().map_or(known, Const::Int),
+            _ => known,
+        };
+        match (value(left)?, value(right)?) {
+            (a @ Const::Int(_), b @ Const::Str(_)) => compare(op, a, as_number(b)),
+            (a @ Const::Str(_), b @ Const::Int(_)) => compare(op, as_number(a), b),
+            (a, b) => compare(op, a, b),
+        }
+        .map(Const::Bool)
     }
 
     /// The bounds of a range of numbers: `range(to)`, `range(from, to)`.
@@ -710,7 +735,8 @@ pub fn rank_by_name(name: &str) -> Option<RankKind> {
         | b"distributed_world_size"
         | b"num_replicas"
         | b"nranks"
-        | b"n_ranks" => RankKind::WorldSize,
+        | b"n_ranks"
+        | b"num_processes" => RankKind::WorldSize,
         b"ngpus_per_node" | b"n_gpus_per_node" | b"local_world_size" | b"nproc_per_node" => {
             RankKind::LocalWorldSize
         }
@@ -720,6 +746,23 @@ pub fn rank_by_name(name: &str) -> Option<RankKind> {
 
 /// The longest of the names above.
 const RANK_NAME_BYTES_MAX: usize = "distributed_world_size".len();
+
+/// What a tensor has by the program's text, whatever its numbers are.
+fn is_of_the_program(name: &str) -> bool {
+    matches!(
+        name,
+        "requires_grad" | "dtype" | "device" | "ndim" | "is_cuda" | "is_leaf" | "grad_fn"
+    )
+}
+
+/// What has this name differs between ranks: a rank, or a test of one.
+fn tells_ranks_apart(name: &str) -> bool {
+    if let Some(kind) = rank_by_name(name) {
+        return kind.differs();
+    }
+    let on = |sample| value_by_name(name, sample);
+    on(SAMPLES[0]) != on(SAMPLES[3])
+}
 
 fn value_by_name(name: &str, sample: Sample) -> Option<Const> {
     if let Some(kind) = rank_by_name(name) {
@@ -780,7 +823,7 @@ fn number(value: Const) -> Option<f64> {
     }
 }
 
-fn compare(op: CompareOp, left: Const, right: Const) -> Option<bool> {
+pub(super) fn compare(op: CompareOp, left: Const, right: Const) -> Option<bool> {
     match op {
         CompareOp::Eq => Some(match (number(left), number(right)) {
             (Some(a), Some(b)) => a.total_cmp(&b).is_eq(),

@@ -15,6 +15,21 @@ const DEPTH_MAX: u32 = 12;
 const PARTS_MAX: usize = 256;
 
 impl<'p> Program<'p> {
+    /// The forward of a DDP wrapper whose gradients a backward reduces.
+    pub fn reduced_by(&self, backward: &Event<'p>) -> Option<EventId> {
+        let call = backward.call()?;
+        let values = call.receiver.iter().chain(call.arguments.iter().map(|a| &a.value));
+        let mut origins = values.flat_map(|value| value.origins(self.terms()));
+        origins.find(|&origin| {
+            let event = self.event(origin);
+            let EventKind::Forward(forward) = &event.kind else { return false };
+            let Via::Wrapper(wrapper) = forward.via else { return false };
+            event.modes.grad
+                && !event.modes.no_sync
+                && self.wrapper_kind(wrapper) == Some(Wrapper::Ddp)
+        })
+    }
+
     /// What a value may be in a distributed run.
     pub fn live_terms<'v>(&'v self, value: &'v Value) -> impl Iterator<Item = Term> + 'v {
         let can_hold = |when: Term| {

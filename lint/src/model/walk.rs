@@ -173,6 +173,28 @@ impl Expr {
     }
 }
 
+/// Some expression in these statements is so. What functions and classes hold that are defined
+/// there is not part of them.
+pub fn any_expr<'m>(body: &'m [Stmt], wanted: &mut dyn FnMut(&'m Expr) -> bool) -> bool {
+    body.iter().any(|statement| {
+        let mut found = false;
+        statement.each_part(&mut |part| found = found || any_in_part(part, wanted));
+        found
+    })
+}
+
+fn any_in_part<'m>(part: Part<'m>, wanted: &mut dyn FnMut(&'m Expr) -> bool) -> bool {
+    match part {
+        Part::Expr(expr) | Part::Target(expr) => {
+            let mut found = wanted(expr);
+            expr.each_part(&mut |part| found = found || any_in_part(part, wanted));
+            found
+        }
+        Part::Block(body) => any_expr(body, wanted),
+        Part::Function(_) | Part::Class(_) => false,
+    }
+}
+
 fn each_of<'m>(each: &mut dyn FnMut(Part<'m>), exprs: impl IntoIterator<Item = &'m Expr>) {
     exprs.into_iter().for_each(|expr| each(Part::Expr(expr)));
 }
@@ -220,6 +242,13 @@ assert ae, af
         let module = crate::python::lower(source);
         let mut found = Vec::new();
         names(&module, &module.body, &mut found);
+        let is_named = |wanted: &str| {
+            any_expr(
+                &module.body,
+                &mut |e| matches!(&e.kind, ExprKind::Name(name) if &**name == wanted),
+            )
+        };
+        assert!(is_named("ac") && is_named("f") && !is_named("y"));
         let expected = "b a c d h g i f e j o p l m n s r t u q y z aa ac ab ad ae af";
         let mut expected: Vec<&str> = expected.split(' ').collect();
         let mut found: Vec<&str> = found.iter().map(String::as_str).collect();

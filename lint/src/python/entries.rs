@@ -134,11 +134,16 @@ fn works_at_top(file: &SourceFile) -> bool {
             return;
         };
         let is_own = |expr: &Expr| matches!(expr.kind, ExprKind::Name(name) if own.contains(&name));
+        let is_class = |expr: &Expr| {
+            matches!(expr.kind, ExprKind::Name(name)
+                if file.module.classes.iter().any(|class| class.name == name))
+        };
         works |= match &callee.kind {
             ExprKind::Name(name) => is_own(callee) && !name.starts_with('_'),
-            // `app.run(main)`
-            ExprKind::Attribute { name, .. } if name == "run" => {
-                arguments.iter().any(|argument| is_own(&argument.value))
+            // `app.run(main)`, `Trainer().fit()`
+            ExprKind::Attribute { name, value, .. } => {
+                name == "run" && arguments.iter().any(|argument| is_own(&argument.value))
+                    || matches!(&value.kind, ExprKind::Call { callee, .. } if is_class(callee))
             }
             _ => false,
         };

@@ -1,5 +1,5 @@
-use crate::analysis::rankflow::Divergence;
-use crate::analysis::{Event, EventId, EventKind, Reach, Sample, Taint};
+use crate::analysis::rankflow::{Ahead, Divergence};
+use crate::analysis::{Event, Reach, Sample, Taint};
 use crate::prelude::*;
 use crate::table::Role;
 
@@ -59,7 +59,7 @@ declare_rule! {
     ///
     /// # Known limits
     /// Calls that lead nowhere do no collective, and unknown conditions are the same on all
-    /// ranks. Collectives of sub-groups are not compared.
+    /// ranks. Collectives of sub-groups whose ranks are not written down are not compared.
     pub static RULE = {
         name: "divergent-collective",
         level: Level::Error,
@@ -94,16 +94,8 @@ fn tell(program: &Program<'_>, report: &mut Report<'_>, divergence: &Divergence)
             ranks(divergence.does_not, divergence.does),
         ),
     };
-    let name = called(program, divergence.event);
-    let consequence = match divergence.instead {
-        Some(instead) => format!(
-            "meanwhile `{}` is what {does_not} run: it hangs, or the two pair and give a wrong \
-             result",
-            called(program, instead)
-        ),
-        None => format!("{does_not} never call it: {does} wait until the timeout"),
-    };
-    let shown = |events: &[EventId]| trace(program, site, events);
+    let name = program.step_name(divergence.event);
+    let shown = |steps: &[Ahead]| program.sequence_text(steps, site);
     let draft = report
         .at(
             site,
@@ -114,7 +106,7 @@ fn tell(program: &Program<'_>, report: &mut Report<'_>, divergence: &Divergence)
                 shown(&divergence.other_trace),
             ),
         )
-        .why(consequence)
+        .why(consequence(program, divergence, site, (&does, &does_not)))
         .help("let every rank call it, and test the rank around what is done with the result");
     let tested = program
         .conditions(event.path)
@@ -144,25 +136,28 @@ fn holds(program: &Program<'_>, statement: Site, event: &Event<'_>) -> bool {
     found
 }
 
-/// What ranks run one after the other, with lines; those of other files with their names.
-fn trace(program: &Program<'_>, near: Site, events: &[EventId]) -> String {
-    if events.is_empty() {
-        return "nothing more".to_owned();
+/// Whether it hangs, or what it pairs with.
+fn consequence(
+    program: &Program<'_>,
+    divergence: &Divergence,
+    site: Site,
+    (does, does_not): (&str, &str),
+) -> String {
+    let Some(instead) = divergence.instead else {
+        return format!("{does_not} never call it: {does} wait until the timeout");
+    };
+    let (name, other) = (program.step_name(divergence.event), program.step_name(instead));
+    let place = program.place_text(program.event(instead).site, site);
+    if name == other {
+        return format!(
+            "it pairs with the `{other}` in {place} that {does_not} run meanwhile and gives a \
+             wrong result, or hangs"
+        );
     }
-    let steps = events.iter().map(|&id| {
-        let site = program.event(id).site;
-        let file = program.project().file(site.file);
-        let line = program.line_of(site);
-        let name = called(program, id);
-        if site.file == near.file {
-            format!("{name} in line {line}")
-        } else {
-            format!("{name} in {}:{line}", file.path)
-        }
-    });
-    let mut steps: Vec<String> = steps.collect();
-    steps.dedup();
-    steps.join(", ")
+    format!(
+        "meanwhile {does_not} run `{other}` in {place}: it hangs, or the two pair and give a \
+         wrong result"
+    )
 }
 
 /// Only some ranks join the group: the program gives ranks different roles.
@@ -187,19 +182,6 @@ fn ranks(of: Sample, beside: Sample) -> String {
         _ => "the other ranks",
     }
     .to_owned()
-}
-
-fn called(program: &Program<'_>, event: EventId) -> String {
-    let event = program.event(event);
-    if let EventKind::Call(call) = &event.kind {
-        if call.role == Role::WrapDdp {
-            return "DistributedDataParallel(..)".to_owned();
-        }
-        if let Some(name) = call.name {
-            return name.rsplit('.').next().unwrap_or(&name).to_owned();
-        }
-    }
-    program.callee_text(event).unwrap_or("a collective").to_owned()
 }
 
 #[cfg(test)]
@@ -481,6 +463,80 @@ for _ in range(1):
     }
 
     #[test]
+    fn behind_a_decorator_for_rank_0_it_is_told_where_it_is_run() {
+        check_python(
+            "
+import functools
+import torch.distributed as dist
+def main_only(body):
+    @functools.wraps(body)
+    def inner(*args, **kwargs):
+        if dist.get_rank() == 0:
+            return body(*args, **kwargs)
+    return inner
+@main_only
+def report(text):
+    dist.barrier()  # ~ divergent-collective
+    print(text)
+dist.init_process_group('gloo')
+for step in range(3):
+    report('here')
+",
+        );
+    }
+
+    #[test]
+    fn what_accelerate_calls_the_main_process_is_rank_0() {
+        check_python(
+            "
+import torch
+from accelerate import Accelerator
+accelerator = Accelerator()
+loss = torch.ones(1)
+if accelerator.is_main_process:
+    print(accelerator.gather(loss))  # ~ divergent-collective: only rank 0 runs `gather`
+if accelerator.process_index == 0:
+    accelerator.wait_for_everyone()  # ~ divergent-collective
+",
+        );
+    }
+
+    #[test]
+    fn parts_of_a_group_in_rust_count_for_their_members() {
+        check_rust(
+            "
+use tch_ddp::{Launch, ProcessGroup};
+fn main() -> anyhow::Result<()> {
+    let group = ProcessGroup::init(&Launch::from_env()?, Default::default())?;
+    let total = tch::Tensor::from(1.0);
+    let front = group.subgroup(&[0, 1])?;
+    if let Some(front) = &front {
+        front.all_reduce(&total)?;
+    }
+    if group.rank() == 1 {
+        if let Some(front) = &front {
+            front.barrier()?; //~ divergent-collective
+        }
+    }
+    Ok(())
+}
+",
+        );
+        check_rust(
+            "
+use tch_ddp::{Launch, ProcessGroup};
+fn main() -> anyhow::Result<()> {
+    let group = ProcessGroup::init(&Launch::from_env()?, Default::default())?;
+    if group.rank() < 2 {
+        group.subgroup(&[0, 1])?; //~ divergent-collective: `subgroup`
+    }
+    Ok(())
+}
+",
+        );
+    }
+
+    #[test]
     fn a_metric_that_rank_0_alone_reports_counts() {
         check_files(&[
             (
@@ -525,5 +581,137 @@ if __name__ == "__main__":
 "#,
             ),
         ]);
+    }
+
+    #[test]
+    fn who_left_under_a_setting_is_kept_in_mind_where_the_setting_is_asked_again() {
+        check_python(
+            "
+import argparse
+import torch
+import torch.distributed as dist
+args = argparse.ArgumentParser().parse_args()
+def evaluate(batches):
+    if not args.sharded and dist.get_rank() != 0:
+        return
+    signal = torch.zeros(1)
+    while True:
+        if args.sharded:
+            dist.broadcast(signal, src=0)
+            if signal.item() == 0:
+                break
+        elif next(batches, None) is None:
+            break
+dist.init_process_group('gloo')
+for epoch in range(args.epochs):
+    evaluate(iter([]))
+    if args.sharded or dist.get_rank() == 0:
+        print('evaluated')
+    dist.barrier()
+",
+        );
+        check_python(
+            "
+import argparse
+import torch
+import torch.distributed as dist
+args = argparse.ArgumentParser().parse_args()
+def evaluate():
+    if not args.sharded and dist.get_rank() != 0:
+        return
+    signal = torch.zeros(1)
+    while True:
+        dist.broadcast(signal, src=0)  # ~ divergent-collective: only rank 0 runs
+        if signal.item() == 0:
+            break
+dist.init_process_group('gloo')
+for epoch in range(args.epochs):
+    evaluate()
+    dist.barrier()
+",
+        );
+    }
+
+    #[test]
+    fn settings_that_exclude_each_other_part_nobody() {
+        check_python(
+            "
+import argparse
+import torch.distributed as dist
+args = argparse.ArgumentParser().parse_args()
+def work():
+    if args.mode == 'export' and dist.get_rank() == 0:
+        return
+    if args.mode == 'train':
+        dist.barrier()
+    if args.mode is None:
+        dist.barrier()
+dist.init_process_group('gloo')
+work()
+for step in range(args.steps):
+    if args.limit and step == args.limit and dist.get_rank() != 0:
+        break
+    if args.limit is None:
+        dist.barrier()
+",
+        );
+        check_python(
+            "
+import argparse
+import torch.distributed as dist
+args = argparse.ArgumentParser().parse_args()
+def work():
+    if args.mode == 'export' and dist.get_rank() == 0:
+        return
+    if args.mode != 'train':
+        dist.barrier()  # ~ divergent-collective
+dist.init_process_group('gloo')
+work()
+for step in range(args.steps):
+    print(step)
+",
+        );
+    }
+
+    #[test]
+    fn a_switch_and_a_rank_part_members_of_a_group_in_rust() {
+        check_rust(
+            "
+use tch_ddp::{Launch, ProcessGroup};
+fn main() -> anyhow::Result<()> {
+    let group = ProcessGroup::init(&Launch::from_env()?, Default::default())?;
+    let quick = std::env::args().any(|a| a == \"--quick\");
+    let all = group.subgroup(&(0..group.world_size()).collect::<Vec<_>>())?;
+    if group.rank() != 0 && quick {
+        return Ok(());
+    }
+    if let Some(all) = &all {
+        if !quick {
+            all.barrier()?;
+        }
+        all.barrier()?; //~ divergent-collective
+    }
+    Ok(())
+}
+",
+        );
+        check_rust(
+            "
+use tch_ddp::{Launch, ProcessGroup};
+fn main() -> anyhow::Result<()> {
+    let group = ProcessGroup::init(&Launch::from_env()?, Default::default())?;
+    let quick = std::env::args().any(|a| a == \"--quick\");
+    for epoch in 0..100 {
+        if group.rank() != 0 && quick {
+            continue;
+        }
+        while !quick && epoch > 3 {
+            group.barrier()?;
+        }
+    }
+    Ok(())
+}
+",
+        );
     }
 }

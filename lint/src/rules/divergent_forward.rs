@@ -1,5 +1,5 @@
 use crate::analysis::facts::Wrapper;
-use crate::analysis::{Event, ObjectId, Reach, Term, Via};
+use crate::analysis::{Event, ObjectId, Reach, SAMPLES, Taint, Term, Via};
 use crate::model::ExprKind;
 use crate::prelude::*;
 use crate::table::{Flag, Role};
@@ -11,6 +11,7 @@ declare_rule! {
     /// for ever. Under `no_grad` a model with buffers (BatchNorm) still broadcasts them: the
     /// broadcast pairs with whatever the others call next. Rank-0 validation through the
     /// wrapper therefore aborts, hangs at the next barrier, or passes by luck (measured).
+    /// SyncBatchNorm in training mode waits for the other ranks even in `model.module(x)`.
     ///
     /// ```python bad
     /// import torch
@@ -80,80 +81,142 @@ declare_rule! {
 
 fn check(program: &Program<'_>, report: &mut Report<'_>) {
     for (event, forward) in program.forwards() {
-        let Via::Wrapper(wrapper) = forward.via else { continue };
-        if program.wrapper_kind(wrapper) != Some(Wrapper::Ddp) || program.is_orphan(event) {
+        let (Via::Wrapper(wrapper) | Via::Inner(wrapper) | Via::Alias(wrapper)) = forward.via
+        else {
+            continue;
+        };
+        if program.wrapper_kind(wrapper) != Some(Wrapper::Ddp) || !is_of_some(program, event) {
             continue;
         }
-        let reach = program.reach(event.path);
-        if matches!(reach, Reach::Every | Reach::Nobody) || in_every_arm(program, event, wrapper) {
-            continue;
-        }
-        let trains = event.modes.grad && program.trained().contains(&event.id);
-        let buffers = if syncs_buffers(program, wrapper) {
-            has_buffers(program, wrapper)
-        } else {
-            Some(false)
-        };
-        let level = if trains || buffers == Some(true) { Level::Error } else { Level::Advice };
-        let called = program.callee_text(event).unwrap_or("the wrapper");
-        let who = match reach {
-            Reach::Main => "rank 0 alone runs",
-            Reach::LocalMain => "only the first rank of each node runs",
-            _ => "only some ranks run",
-        };
-        let why = if trains {
-            "its backward reduces gradients with all ranks, and the others never come"
-        } else {
-            "the forward of a wrapper broadcasts buffers: that pairs with another collective of \
-             the other ranks, or hangs"
-        };
-        let receiver = program.receiver_text(event).unwrap_or("model");
-        let help = match program.language {
-            Language::Python => format!(
-                "evaluate on every rank, or call `{receiver}.module(..)` in eval mode under no_grad"
-            ),
-            Language::Rust => "evaluate on every rank, or call `ddp.module()` under no_grad".into(),
-        };
-        let draft = report
-            .at(
-                event.site,
-                format!("{who} the wrapped forward `{called}` ({})", trace(program, event)),
-            )
-            .level(level)
-            .why(why)
-            .help(help);
-        let draft = match way_past_the_wrapper(program, event) {
-            Some(edit) if !trains => {
-                draft.unsafe_fix("call the module inside the wrapper", vec![edit])
+        if !matches!(forward.via, Via::Wrapper(_)) {
+            if forward.method.is_none() && syncs_batches(program, event) {
+                tell_inner(program, report, event);
             }
-            _ => draft,
-        };
-        let tested = program
-            .conditions(event.path)
-            .find(|node| program.terms().taint(node.condition).has(crate::analysis::Taint::RANK));
-        if let Some(node) = tested {
-            draft.related(node.site, "the ranks part here");
+        } else if !in_every_arm(program, event, wrapper) {
+            tell_wrapper(program, report, event, wrapper);
+        }
+    }
+    for (event, _) in program.calls(Role::Backward) {
+        let forward = program.reduced_by(event).map(|forward| program.event(forward));
+        let on_all = forward.is_some_and(|f| program.reach(f.path) == Reach::Every);
+        if on_all && is_of_some(program, event) && !others_reduce(program, event) {
+            tell_backward(program, report, event);
         }
     }
 }
 
+/// Some ranks get there, others do not.
+fn is_of_some(program: &Program<'_>, event: &Event<'_>) -> bool {
+    !program.is_orphan(event) && !matches!(program.reach(event.path), Reach::Every | Reach::Nobody)
+}
+
+fn who(program: &Program<'_>, event: &Event<'_>) -> &'static str {
+    match program.reach(event.path) {
+        Reach::Main => "rank 0 alone runs",
+        Reach::LocalMain => "only the first rank of each node runs",
+        _ => "only some ranks run",
+    }
+}
+
+fn tell_wrapper(
+    program: &Program<'_>,
+    report: &mut Report<'_>,
+    event: &Event<'_>,
+    wrapper: ObjectId,
+) {
+    let trains = event.modes.grad && program.trained().contains(&event.id);
+    let buffers =
+        if syncs_buffers(program, wrapper) { has_buffers(program, wrapper) } else { Some(false) };
+    let level = if trains || buffers == Some(true) { Level::Error } else { Level::Advice };
+    let called = program.callee_text(event).unwrap_or("the wrapper");
+    let why = if trains {
+        "its backward reduces gradients with all ranks, and the others never come"
+    } else {
+        "the forward of a wrapper broadcasts buffers: that pairs with another collective of the \
+         other ranks, or hangs"
+    };
+    let receiver = program.receiver_text(event).unwrap_or("model");
+    let help = match program.language {
+        Language::Python => format!(
+            "evaluate on every rank, or call `{receiver}.module(..)` in eval mode under no_grad"
+        ),
+        Language::Rust => "evaluate on every rank, or call `ddp.module()` under no_grad".into(),
+    };
+    let (who, trace) = (who(program, event), trace(program, event));
+    let draft = report
+        .at(event.site, format!("{who} the wrapped forward `{called}` ({trace})"))
+        .level(level)
+        .why(why)
+        .help(help);
+    let draft = match way_past_the_wrapper(program, event) {
+        Some(edit) if !trains => draft.unsafe_fix("call the module inside the wrapper", vec![edit]),
+        _ => draft,
+    };
+    tell_test(program, draft, event);
+}
+
+fn tell_inner(program: &Program<'_>, report: &mut Report<'_>, event: &Event<'_>) {
+    let called = program.callee_text(event).unwrap_or("the module");
+    let (who, trace) = (who(program, event), trace(program, event));
+    let draft = report
+        .at(event.site, format!("{who} `{called}` with SyncBatchNorm in training mode ({trace})"))
+        .why(
+            "SyncBatchNorm exchanges statistics with all ranks, inside the wrapper or not: it \
+             waits for the others",
+        )
+        .help("evaluate on every rank, or call `eval()` on the module first");
+    tell_test(program, draft, event);
+}
+
+fn tell_backward(program: &Program<'_>, report: &mut Report<'_>, event: &Event<'_>) {
+    let called = program.callee_text(event).unwrap_or("backward");
+    let (who, trace) = (who(program, event), trace(program, event));
+    let draft = report
+        .at(event.site, format!("{who} `{called}` ({trace})"))
+        .why("it reduces gradients with all ranks, and the others never come")
+        .help("run the backward on every rank; a rank without a loss can use `0 * outputs.sum()`");
+    tell_test(program, draft, event);
+}
+
+fn tell_test(program: &Program<'_>, draft: Draft<'_>, event: &Event<'_>) {
+    let of_rank = |condition| program.terms().taint(condition).has(Taint::RANK);
+    if let Some(node) = program.conditions(event.path).find(|node| of_rank(node.condition)) {
+        draft.related(node.site, "the ranks part here");
+    }
+}
+
+/// SyncBatchNorm is part of the model, and nothing put it into eval mode so far.
+fn syncs_batches(program: &Program<'_>, event: &Event<'_>) -> bool {
+    let before = |role| program.calls(role).any(|(other, _)| other.id < event.id);
+    before(Role::ConvertSyncBatchNorm) && !before(Role::EvalMode)
+}
+
+/// The other ranks run a backward in another arm.
+fn others_reduce(program: &Program<'_>, event: &Event<'_>) -> bool {
+    let runs = |event: &Event<'_>| program.runs_on(event.path).map(|r| r != Some(false));
+    let mine = runs(event);
+    program.calls(Role::Backward).any(|(other, _)| {
+        other.id != event.id
+            && other.loops == event.loops
+            && mine.iter().zip(runs(other)).all(|(a, b)| *a != b)
+    })
+}
+
 /// What the ranks do from here on: those that run the forward, and the others.
 fn trace(program: &Program<'_>, event: &Event<'_>) -> String {
-    let next = program
-        .calls(Role::Collective)
-        .map(|(later, _)| later)
-        .filter(|later| later.id > event.id && program.reach(later.path) == Reach::Every)
-        .min_by_key(|later| later.id);
-    let then = match next {
-        Some(later) => {
-            let name = program.callee_text(later).unwrap_or("a collective");
-            format!("{name} in line {}", program.line_of(later.site))
-        }
-        None => "nothing more".to_owned(),
+    let runs = program.runs_on(event.path);
+    let one = |wanted: &dyn Fn(Option<bool>) -> bool| {
+        runs.iter().zip(SAMPLES).find(|(runs, _)| wanted(**runs)).map_or(SAMPLES[0], |(_, s)| s)
     };
-    let called = program.callee_text(event).unwrap_or("the wrapper");
-    let line = program.line_of(event.site);
-    format!("they: {called} in line {line}, {then}; the other ranks: {then}")
+    let (does, does_not) = (one(&|r| r != Some(false)), one(&|r| r == Some(false)));
+    let (mine, theirs) = program.sequences(event.id, (does, does_not));
+    let who = if does == SAMPLES[0] && runs[1..].iter().all(|r| *r == Some(false)) {
+        "rank 0"
+    } else {
+        "they"
+    };
+    let told = |steps| program.sequence_text(steps, event.site);
+    format!("{who}: {}; the other ranks: {}", told(&mine), told(&theirs))
 }
 
 /// The edit that calls the module inside: `model.module(x)`, `ddp.module().forward_t(x, false)`.
@@ -346,6 +409,52 @@ for epoch in range(3):
         train(net, 'log')
     else:
         train(net, None)
+",
+        );
+    }
+
+    #[test]
+    fn synced_batch_norm_in_training_mode_counts_past_the_wrapper_too() {
+        check_python(
+            "
+import torch
+import torch.distributed as dist
+dist.init_process_group('nccl')
+net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)).cuda()
+net = torch.nn.SyncBatchNorm.convert_sync_batchnorm(net)
+model = torch.nn.parallel.DistributedDataParallel(net)
+for epoch in range(3):
+    model(torch.ones(2, 2)).sum().backward()
+    if dist.get_rank() == 0:
+        with torch.no_grad():
+            model.module(torch.ones(2, 2))  # ~ divergent-forward: SyncBatchNorm in training mode
+model.eval()
+if dist.get_rank() == 0:
+    with torch.no_grad():
+        model.module(torch.ones(2, 2))
+",
+        );
+    }
+
+    #[test]
+    fn a_backward_of_rank_0_alone_counts() {
+        check_python(
+            "
+import torch
+import torch.distributed as dist
+dist.init_process_group('nccl')
+rank = dist.get_rank()
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2).cuda())
+for step in range(3):
+    loss = model(torch.ones(2, 2)).sum()
+    if rank == 0:
+        loss.backward()  # ~ divergent-forward: rank 0 alone runs `loss.backward`
+for step in range(3):
+    loss = model(torch.ones(2, 2)).sum()
+    if rank == 0:
+        loss.backward()
+    else:
+        (0 * loss).backward()
 ",
         );
     }

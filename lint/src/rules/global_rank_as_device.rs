@@ -71,7 +71,7 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
     }
     let mut told: FxHashSet<(FileId, Option<FunctionRef>)> = FxHashSet::default();
     for event in program.events() {
-        let crate::analysis::EventKind::Call(call) = &event.kind else { continue };
+        let Some(call) = event.call() else { continue };
         if is_only_node(program, event)
             || program.runs_in_parent(event) && !program.frame(event.frame).orphan
             || !indices(program, call).iter().any(|i| is_global(program, i))

@@ -1,5 +1,5 @@
 use crate::analysis::models::Access;
-use crate::analysis::{ArgumentValue, Call, Event, EventKind};
+use crate::analysis::{ArgumentValue, Call, Event};
 use crate::prelude::*;
 use crate::python::edit::Editor;
 use crate::table::Role;
@@ -124,7 +124,7 @@ fn reads_environment(program: &Program<'_>) -> bool {
     let spawns = program
         .events()
         .iter()
-        .any(|event| matches!(&event.kind, EventKind::Call(call) if call.role == Role::Spawn));
+        .any(|event| event.call().is_some_and(|call| call.role == Role::Spawn));
     let reads = program.project().files.iter().any(|file| {
         program.reaches(file.id)
             && ["\"LOCAL_RANK\"", "'LOCAL_RANK'"].iter().any(|word| file.text.contains(word))

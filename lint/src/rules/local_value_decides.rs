@@ -1,4 +1,4 @@
-use crate::analysis::rankflow::LocalDecision;
+use crate::analysis::rankflow::{Ahead, LocalDecision};
 use crate::analysis::{Call, EventKind, ObjectClass, Taint, Term, TermKind, Value};
 use crate::model::CompareOp;
 use crate::prelude::*;
@@ -9,7 +9,9 @@ declare_rule! {
     ///
     /// A loss, a NaN test, a clock or the existence of a file differs between ranks. Where it
     /// ends a loop of training steps, or stands around a collective, some ranks go on and
-    /// others do not: the run hangs, or calls pair wrongly.
+    /// others do not: the run hangs, or calls pair wrongly. So does an error that is caught
+    /// around a training step (out of memory) and that one rank alone has; an error that ends
+    /// the run is fine.
     ///
     /// ```python bad
     /// import torch
@@ -96,25 +98,99 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
             || is_decided_by_the_parent(program, &decision)
             || n_parts(program, decision.condition) > N_PARTS_MAX
             || looks_from_afar(program, decision.condition)
+            || decision.is_caught && ends_here(&decision)
             || asks_whether_there_is(program, decision.condition)
-            || all_may_have_it(program, decision.condition)
+            || !decision.is_caught && all_may_have_it(program, decision.condition)
             || asks_for_an_input(program, decision.condition)
             || asks_for_the_form(program, decision.condition)
-            || is_vague(program, &decision)
+            || !decision.is_caught && is_vague(program, &decision)
         {
             continue;
         }
-        let site = condition_site(program, decision.condition, decision.site);
-        let source = source_of(program, decision.condition);
-        let draft = report
-            .at(site, format!("each rank decides this by {source}"))
-            .why("where the ranks disagree, some go on to what all must do together: it hangs")
-            .help(
-                "let all ranks agree first: reduce or broadcast the value, \
-                 or let rank 0 decide and broadcast its decision",
-            );
-        if let Some(event) = decision.event {
-            draft.related(program.event(event).site, "all ranks must do this together");
+        if decision.is_caught {
+            tell_caught(program, report, &decision);
+        } else {
+            tell(program, report, &decision);
+        }
+    }
+}
+
+/// A rank that gets into the handler does nothing more with the others: it ends.
+fn ends_here(decision: &LocalDecision) -> bool {
+    !decision.trace.iter().any(|step| matches!(step, Ahead::Does(_)))
+}
+
+fn tell(program: &Program<'_>, report: &mut Report<'_>, decision: &LocalDecision) {
+    let site = condition_site(program, decision.condition, decision.site);
+    let source = source_of(program, decision.condition);
+    let shown = |steps| program.sequence_text(steps, site);
+    let draft = report
+        .at(
+            site,
+            format!(
+                "each rank decides this by {source} (where it holds: {}; where not: {})",
+                shown(&decision.trace),
+                shown(&decision.other_trace)
+            ),
+        )
+        .why(consequence(program, decision, site))
+        .help(
+            "let all ranks agree first: reduce or broadcast the value, \
+             or let rank 0 decide and broadcast its decision",
+        );
+    if let Some(event) = decision.event {
+        draft.related(program.event(event).site, "all ranks must do this together");
+    }
+}
+
+fn tell_caught(program: &Program<'_>, report: &mut Report<'_>, decision: &LocalDecision) {
+    let site = decision.site;
+    let shown = |steps| program.sequence_text(steps, site);
+    let draft = report
+        .at(
+            site,
+            format!(
+                "an error that one rank alone has leads it past the others (it: {}; the others: \
+                 {})",
+                shown(&decision.trace),
+                shown(&decision.other_trace)
+            ),
+        )
+        .why(consequence(program, decision, site))
+        .help(
+            "let the error end the run, or reduce a flag so that all ranks learn of it and go on \
+             alike",
+        );
+    if let Some(Ahead::Does(event)) = decision.other_trace.first() {
+        draft.related(program.event(*event).site, "all ranks must do this together");
+    }
+}
+
+/// Where the ranks that disagree get stuck.
+fn consequence(program: &Program<'_>, decision: &LocalDecision, near: Site) -> String {
+    let event = |steps: &[Ahead]| {
+        steps.iter().find_map(|step| match step {
+            Ahead::Does(event) => Some(*event),
+            Ahead::Leaves(_) => None,
+        })
+    };
+    let told = |event| {
+        let place = program.place_text(program.event(event).site, near);
+        format!("`{}` in {place}", program.step_name(event))
+    };
+    match (event(&decision.trace), event(&decision.other_trace)) {
+        (Some(a), Some(b)) if program.event(a).site != program.event(b).site => format!(
+            "where the ranks disagree, some wait in {} and others in {}: the two pair wrongly, or \
+             hang",
+            told(a),
+            told(b)
+        ),
+        (Some(one), _) | (None, Some(one)) => format!(
+            "where the ranks disagree, those that go on wait in {} for the others: it hangs",
+            told(one)
+        ),
+        (None, None) => {
+            "where the ranks disagree, some go on to what all must do together: it hangs".to_owned()
         }
     }
 }
@@ -175,9 +251,8 @@ fn all_may_have_it(program: &Program<'_>, condition: Term) -> bool {
         Role::Random => call.name.is_some_and(|name| name.starts_with("uuid.")),
         _ => false,
     };
-    let is_loaded = calls.iter().any(|call| call.role == Role::Load)
-        && !calls.iter().any(|call| matches!(call.role, Role::Random | Role::Reduce));
-    source_of(program, condition) == DATA && (is_loaded || calls.iter().all(is_shared))
+    source_of(program, condition) == DATA
+        && (is_of_one_file(program, condition) || calls.iter().all(is_shared))
 }
 
 /// `os.path.isdir(args.data)`: a folder that the command line names is there for all ranks.
@@ -251,6 +326,18 @@ fn is_vague(program: &Program<'_>, decision: &LocalDecision) -> bool {
     walks || origins.is_empty() || counts && !reads
 }
 
+/// What a file holds that all ranks read, and nothing of this rank's own went into it.
+fn is_of_one_file(program: &Program<'_>, condition: Term) -> bool {
+    let origins = program.terms().origins(condition);
+    let own = [Role::Loss, Role::Random, Role::Time, Role::PathExists, Role::Reduce];
+    let is_load = |&origin: &_| program.event(origin).call().is_some_and(|c| c.role == Role::Load);
+    let is_own = |&origin: &_| match &program.event(origin).kind {
+        EventKind::Call(call) => own.contains(&call.role),
+        kind => matches!(kind, EventKind::Forward(_)),
+    };
+    origins.iter().any(is_load) && !origins.iter().any(is_own)
+}
+
 /// A condition of more parts than people write: it tells by which ways a value came here.
 const N_PARTS_MAX: usize = 12;
 
@@ -288,9 +375,9 @@ fn condition_site(program: &Program<'_>, condition: Term, statement: Site) -> Si
 fn source_of(program: &Program<'_>, condition: Term) -> &'static str {
     let origins = program.terms().origins(condition);
     let of = |role: Role| {
-        origins.iter().any(|&origin| {
-            matches!(&program.event(origin).kind, EventKind::Call(call) if call.role == role)
-        })
+        origins
+            .iter()
+            .any(|&origin| program.event(origin).call().is_some_and(|call| call.role == role))
     };
     let from_forward =
         origins.iter().any(|&o| matches!(program.event(o).kind, EventKind::Forward(_)));
@@ -474,41 +561,222 @@ for step in range(100):
     }
 
     #[test]
-    fn the_number_of_a_batch_is_the_same_for_all_ranks() {
-        let program = |batches: &str| {
-            r"
-use anyhow::Result;
-use tch::nn::{self, OptimizerConfig};
-use tch::{Kind, Tensor};
-use tch_ddp::{Ddp, DdpOptions, DistributedSampler, GroupOptions, Launch, ProcessGroup};
-
-fn main() -> Result<()> {
-    let group = ProcessGroup::init(&Launch::from_env()?, GroupOptions::default())?;
-    let vs = nn::VarStore::new(group.device());
-    let net = nn::linear(vs.root(), 4, 1, Default::default());
-    let mut opt = nn::Sgd::default().build(&vs, 1e-3)?;
-    let ddp = Ddp::new(net, vs, &group, DdpOptions::default())?;
-    let x = Tensor::zeros([64, 4], (Kind::Float, group.device()));
-    let sampler = DistributedSampler::new(64, &group).batch_size(8);
-    for (step, rows) in BATCHES.enumerate() {
-        let loss = ddp.run(|net| x.index_select(0, &rows).apply(net))?.mean(Kind::Float);
-        ddp.backward_step(&mut opt, &loss)?;
-        if step % 5 == 4 {
-            group.all_reduce(&loss.detach())?;
+    fn what_the_user_declares_uniform_is_silent() {
+        check_python(
+            "
+import time, torch
+import torch.distributed as dist
+dist.init_process_group('gloo')
+started = time.time()
+while True:
+    # ddp-lint: uniform
+    if time.time() - started > 60:
+        break
+    dist.barrier()
+while time.time() - started < 90:  # ddp-lint: uniform -- one clock for all processes
+    dist.barrier()
+while time.time() - started < 120:  # ~ local-value-decides: clock
+    dist.barrier()
+",
+        );
+        check_rust(
+            "
+use tch_ddp::{Launch, ProcessGroup};
+fn main() -> anyhow::Result<()> {
+    let group = ProcessGroup::init(&Launch::from_env()?, Default::default())?;
+    let started = std::time::Instant::now();
+    for step in 0..100 {
+        // ddp-lint: uniform
+        if started.elapsed().as_secs() > 60 {
+            break;
         }
+        group.barrier()?;
+    }
+    for step in 0..100 {
+        // ddp-lint: uniform here says nothing of the line after the next
+
+        if started.elapsed().as_secs() > 90 { //~ local-value-decides: out of the loop
+            break;
+        }
+        group.barrier()?;
     }
     Ok(())
 }
-"
-            .replace("BATCHES", batches)
-        };
-        for batches in [
-            "sampler.epoch(0)",
-            "sampler.epoch(0).take(20)",
-            "(0..3).flat_map(|epoch| sampler.epoch(epoch)).take(20)",
-        ] {
-            check_rust(&program(batches));
-        }
+",
+        );
+    }
+
+    #[test]
+    fn both_sequences_are_told() {
+        check_python(
+            "
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+dist.init_process_group('nccl')
+model = DDP(torch.nn.Linear(2, 2))
+for step in range(100):
+    loss = model(torch.rand(2, 2)).sum()
+    loss.backward()
+    if loss.item() < 0.1:  # ~ local-value-decides: (where it holds: out of the loop, barrier in line 12; where not: model in line 8, backward in line 9)
+        break
+dist.barrier()
+",
+        );
+    }
+
+    #[test]
+    fn an_error_caught_around_a_training_step_counts() {
+        check_files(&[
+            (
+                "engine.py",
+                "
+import torch
+def run(model, opt, rows):
+    loss = model(rows).sum()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+",
+            ),
+            (
+                "main.py",
+                "
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from engine import run
+if __name__ == '__main__':
+    dist.init_process_group('nccl')
+    model = DDP(torch.nn.Linear(2, 2))
+    opt = torch.optim.SGD(model.parameters(), 0.1)
+    for rows in torch.rand(8, 2, 2):
+        try:
+            run(model, opt, rows)
+        except torch.cuda.OutOfMemoryError:  # ~ local-value-decides: an error that one rank alone has
+            torch.cuda.empty_cache()
+            continue
+        dist.all_reduce(rows)
+",
+            ),
+        ]);
+    }
+
+    #[test]
+    fn errors_that_end_the_run_or_that_all_ranks_have_are_silent() {
+        check_python(
+            "
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+def step(model):
+    model(torch.rand(2, 2)).sum().backward()
+dist.init_process_group('nccl')
+model = DDP(torch.nn.Linear(2, 2))
+for _ in range(100):
+    try:
+        step(model)
+    except RuntimeError as error:
+        print('failed', error)
+        raise
+    try:
+        step(model)
+    except (KeyboardInterrupt, NotImplementedError):
+        continue
+    try:
+        dist.barrier()
+    except RuntimeError:
+        pass
+    try:
+        rows = torch.load('rows.pt', map_location='cpu')
+    except FileNotFoundError:
+        rows = None
+try:
+    step(model)
+except Exception as error:
+    print('the end', error)
+",
+        );
+    }
+
+    #[test]
+    fn a_loss_that_is_no_number_and_skips_the_backward_counts() {
+        check_python(
+            "
+import random, torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+def main():
+    dist.init_process_group('nccl')
+    model = DDP(torch.nn.Linear(2, 2))
+    for step in range(100):
+        loss = model(torch.rand(2, 2)).sum()
+        if torch.isnan(loss):  # ~ local-value-decides: where not: backward in line 12
+            continue
+        loss.backward()
+        if random.random() < 0.1:  # ~ local-value-decides
+            dist.barrier()
+main()
+",
+        );
+    }
+
+    #[test]
+    fn a_stopper_that_starts_with_none_counts() {
+        check_files(&[
+            (
+                "stop.py",
+                "
+class EarlyStopping:
+    def __init__(self, patience):
+        self.patience = patience
+        self.counter = 0
+        self.best = None
+        self.early_stop = False
+    def __call__(self, value):
+        if self.best is None:
+            self.best = value
+        elif value > self.best:
+            self.counter += 1
+            if self.counter >= self.patience:
+                self.early_stop = True
+        else:
+            self.best = value
+            self.counter = 0
+",
+            ),
+            (
+                "main.py",
+                "
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from stop import EarlyStopping
+def main():
+    dist.init_process_group('nccl')
+    model = DDP(torch.nn.Linear(2, 2))
+    stopper = EarlyStopping(3)
+    agreed = EarlyStopping(3)
+    last = None
+    for step in range(100):
+        loss = model(torch.rand(2, 2)).sum()
+        loss.backward()
+        stopper(loss.item())
+        if stopper.early_stop:  # ~ local-value-decides
+            break
+        if last is not None:
+            dist.barrier()
+        last = loss.detach()
+        mean = loss.detach().clone()
+        dist.all_reduce(mean)
+        agreed(mean.item())
+        if agreed.early_stop:
+            break
+if __name__ == '__main__':
+    main()
+",
+            ),
+        ]);
     }
 
     #[test]
@@ -579,6 +847,21 @@ class EarlyStopping:
 ",
             ),
         ]);
+    }
+
+    #[test]
+    fn seeded_alike_random_numbers_agree() {
+        check_python(
+            "
+import random, torch
+import torch.distributed as dist
+random.seed(0)
+dist.init_process_group('gloo')
+for step in range(100):
+    if random.random() < 0.1:
+        dist.barrier()
+",
+        );
     }
 
     #[test]
@@ -679,5 +962,43 @@ if __name__ == '__main__':
     main()
 ",
         );
+    }
+
+    #[test]
+    fn the_number_of_a_batch_is_the_same_for_all_ranks() {
+        let program = |batches: &str| {
+            r"
+use anyhow::Result;
+use tch::nn::{self, OptimizerConfig};
+use tch::{Kind, Tensor};
+use tch_ddp::{Ddp, DdpOptions, DistributedSampler, GroupOptions, Launch, ProcessGroup};
+
+fn main() -> Result<()> {
+    let group = ProcessGroup::init(&Launch::from_env()?, GroupOptions::default())?;
+    let vs = nn::VarStore::new(group.device());
+    let net = nn::linear(vs.root(), 4, 1, Default::default());
+    let mut opt = nn::Sgd::default().build(&vs, 1e-3)?;
+    let ddp = Ddp::new(net, vs, &group, DdpOptions::default())?;
+    let x = Tensor::zeros([64, 4], (Kind::Float, group.device()));
+    let sampler = DistributedSampler::new(64, &group).batch_size(8);
+    for (step, rows) in BATCHES.enumerate() {
+        let loss = ddp.run(|net| x.index_select(0, &rows).apply(net))?.mean(Kind::Float);
+        ddp.backward_step(&mut opt, &loss)?;
+        if step % 5 == 4 {
+            group.all_reduce(&loss.detach())?;
+        }
+    }
+    Ok(())
+}
+"
+            .replace("BATCHES", batches)
+        };
+        for batches in [
+            "sampler.epoch(0)",
+            "sampler.epoch(0).take(20)",
+            "(0..3).flat_map(|epoch| sampler.epoch(epoch)).take(20)",
+        ] {
+            check_rust(&program(batches));
+        }
     }
 }

@@ -218,7 +218,7 @@ fn whole_walk_of_method(program: &Program<'_>, head: Site) -> Option<Site> {
 /// `sampler=DistributedSampler(data)` in the place of `shuffle=True`; whether `set_epoch` is
 /// called is another rule's business.
 fn add_sampler(program: &Program<'_>, event: &Event<'_>) -> Option<Vec<Edit>> {
-    let EventKind::Call(call) = &event.kind else { return None };
+    let call = event.call()?;
     let shuffle = call.arguments.iter().find(|a| a.name.is_some_and(|n| &*n == "shuffle"))?;
     let data = call.argument_at(0, "dataset").known()?;
     let has_sampler = ["sampler", "batch_sampler"].iter().any(|n| !call.argument(n).is_absent());

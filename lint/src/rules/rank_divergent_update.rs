@@ -91,10 +91,20 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
                 matches!(reach, Reach::Main | Reach::LocalMain | Reach::Others | Reach::Some);
             if parted && !is_mended(program, event) && !others_do_too(program, event, role) {
                 let called = program.callee_text(event).unwrap_or("this");
-                let who = if reach == Reach::Main { "rank 0 alone" } else { "some ranks only" };
+                let (alone, who) = match reach {
+                    Reach::Main => ("rank 0 alone runs", "rank 0"),
+                    _ => ("only some ranks run", "they"),
+                };
                 let site = program.guarded_site(event);
+                let step = program.step_text(event.id, site);
                 let draft = report
-                    .at(site, format!("{who} runs `{called}`: the replicas part here"))
+                    .at(
+                        site,
+                        format!(
+                            "{alone} `{called}`: the replicas part here ({who}: {step}; the other \
+                             ranks: nothing of the kind)"
+                        ),
+                    )
                     .why("nothing makes the replicas equal again; they train different models")
                     .help("let every rank do it, or broadcast the result to all ranks");
                 if site != event.site {

@@ -125,7 +125,7 @@ fn registered_source<'r, 'p>(program: &'r Program<'p>, kept: Term) -> Option<&'r
             && call.result.single() != Some(kept)
     };
     let origins = program.terms().origins(kept).iter().map(|&id| program.event(id));
-    let mut calls = origins.filter(|e| matches!(&e.kind, EventKind::Call(c) if registers(c)));
+    let mut calls = origins.filter(|e| e.call().is_some_and(&registers));
     let source = calls.next();
     // What is registered again at the end is kept well.
     let is_registered = program.terms().origins(kept).iter().any(|&id| {

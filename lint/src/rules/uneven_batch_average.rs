@@ -413,7 +413,7 @@ impl<'p> Program<'p> {
         let mut found = Vec::new();
         let is_size = |a: &&ArgumentValue<'_>| a.name.is_some_and(|n| &*n == "batch_size");
         for event in self.events() {
-            let EventKind::Call(call) = &event.kind else { continue };
+            let Some(call) = event.call() else { continue };
             match call.role {
                 Role::Loader | Role::DistributedSampler | Role::OtherSampler => {
                     let given = call.arguments.iter().find(is_size);

@@ -1,6 +1,7 @@
 use crate::analysis::facts::Wrapper;
-use crate::analysis::{Event, ExitKind, LoopNode, Node, Term, Via};
+use crate::analysis::{Call, Const, Event, ExitKind, LoopNode, Node, SAMPLES, Term, Via};
 use crate::prelude::*;
+use crate::table::{CollectiveKind, Flag, Role};
 
 declare_rule! {
     /// Ranks train over shares of the data that may differ in length.
@@ -10,6 +11,9 @@ declare_rule! {
     /// rank with one step more waits for others that have left the loop, until the timeout.
     /// `DistributedSampler` pads the shares; `join` lets ranks that are done answer for the
     /// others; a number of steps that all ranks agree on works for streams.
+    ///
+    /// An `all_gather` of as many rows as a rank happens to have is the same mistake: all ranks
+    /// must give tensors of one size.
     ///
     /// ```python bad
     /// import glob
@@ -72,8 +76,10 @@ declare_rule! {
     /// ```
     ///
     /// # Known limits
-    /// Shares are recognised by a stride of the number of ranks, `items[rank::world]`, or a test
-    /// `i % world == rank`; other ways to share data are unknown. A program that anywhere counts
+    /// Shares are recognised by a stride of the number of ranks, `items[rank::world]`, a test
+    /// `i % world == rank`, parts of a rounded-up length and `array_split`; other ways to share
+    /// data are unknown. Sizes are followed through masks, `cat` and lists that a loop over a
+    /// share fills. A program that anywhere counts
     /// modulo the number of ranks is taken to make its shares equal, and so is a loop that can
     /// be left early.
     pub static RULE = {
@@ -104,6 +110,42 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
             tell(program, report, event, node);
         }
     }
+    for (event, call) in program.calls(Role::Collective) {
+        if gathers_ragged(program, event, call) && !program.is_orphan(event) {
+            tell_ragged(program, report, event);
+        }
+    }
+}
+
+/// A gather of tensors whose sizes nobody told each other before.
+fn gathers_ragged(program: &Program<'_>, event: &Event<'_>, call: &Call<'_>) -> bool {
+    let kind = call.row.and_then(|row| row.kind);
+    let gathers = matches!(kind, Some(CollectiveKind::AllGather | CollectiveKind::Gather));
+    let given = ["tensor", "input_tensor", "input"]
+        .iter()
+        .find_map(|name| call.argument(name).known())
+        .and_then(|argument| argument.value.single());
+    let is_ragged = given.is_some_and(|term| program.is_ragged(term));
+    let agreed = || {
+        program.calls(Role::Collective).any(|(other, _)| {
+            other.id < event.id && other.site != event.site && other.frame == event.frame
+        })
+    };
+    gathers && !program.has_flag(call, Flag::Objects) && is_ragged && !agreed()
+}
+
+fn tell_ragged(program: &Program<'_>, report: &mut Report<'_>, event: &Event<'_>) {
+    let called = program.callee_text(event).unwrap_or("the gather");
+    report
+        .at(event.site, format!("`{called}` gets a tensor whose size may differ between ranks"))
+        .why(
+            "it needs the same size on all ranks: with other sizes it fails, hangs or gives \
+             numbers out of place",
+        )
+        .help(
+            "gather the sizes first and pad to the longest, or gather objects \
+             (`all_gather_object`), or reduce what is needed of it on each rank",
+        );
 }
 
 /// The loop around a step whose number of runs differs between ranks.
@@ -115,7 +157,25 @@ fn uneven_loop<'a>(program: &'a Program<'_>, event: &Event<'_>) -> Option<&'a Lo
     })
 }
 
+/// A range whose length is another number on some rank.
+fn counts_by_rank(program: &Program<'_>, over: Term) -> bool {
+    let terms = program.terms();
+    let Some((from, to)) = terms.range_bounds(over) else { return false };
+    let lengths = SAMPLES.map(|sample| {
+        let number = |term| match terms.evaluate(term, sample) {
+            Some(Const::Int(number)) => Some(number),
+            _ => None,
+        };
+        let from = from.map_or(Some(0), number)?;
+        Some(number(to)?.saturating_sub(from).max(0))
+    });
+    lengths.iter().all(Option::is_some) && lengths.iter().any(|length| *length != lengths[0])
+}
+
 fn is_uneven(program: &Program<'_>, over: Term) -> bool {
+    if counts_by_rank(program, over) {
+        return true;
+    }
     let made_equal = || {
         program.counts_by_world() && !program.terms().any(|kind| program.picks_one_in_world(kind))
     };
@@ -132,7 +192,7 @@ fn can_be_left(tree: &[Node], site: Site) -> bool {
             can_be_left(then, site) || can_be_left(otherwise, site)
         }
         Node::Try { body, handlers, .. } => {
-            can_be_left(body, site) || handlers.iter().any(|h| can_be_left(h, site))
+            can_be_left(body, site) || handlers.iter().any(|h| can_be_left(&h.body, site))
         }
         Node::Call { body, .. } => can_be_left(body, site),
         _ => false,
@@ -143,7 +203,9 @@ fn leaves(body: &[Node]) -> bool {
     body.iter().any(|node| match node {
         Node::Exit { kind, .. } => matches!(kind, ExitKind::Break | ExitKind::Return),
         Node::Branch { then, otherwise, .. } => leaves(then) || leaves(otherwise),
-        Node::Try { body, handlers, .. } => leaves(body) || handlers.iter().any(|h| leaves(h)),
+        Node::Try { body, handlers, .. } => {
+            leaves(body) || handlers.iter().any(|h| leaves(&h.body))
+        }
         _ => false,
     })
 }
@@ -161,11 +223,19 @@ fn tell(program: &Program<'_>, report: &mut Report<'_>, event: &Event<'_>, node:
                            `items.len() / world_size` items, or a fixed number of steps"
             .into(),
     };
+    let others = program.sequence_text(&program.behind_loop(node.site), node.site);
+    let step = program.step_text(event.id, node.site);
     report
-        .at(node.site, "ranks may run this training loop unequally often")
+        .at(
+            node.site,
+            format!(
+                "ranks may run this training loop unequally often (those with a step more: \
+                 {step}; the others: {others})"
+            ),
+        )
         .why(
             "each rank picks its own share of the items, and a rank with one step more waits for \
-              the others in backward",
+             the others in its backward: it hangs, or pairs with what they do meanwhile",
         )
         .help(help)
         .related(event.site, "every rank must run this step equally often");
@@ -336,6 +406,170 @@ files = sorted(glob.glob('*.pt'))
 files = files[: len(files) - len(files) % world]
 for path in files[rank::world]:
     model(torch.load(path, map_location='cpu')).sum().backward()
+",
+        );
+    }
+
+    #[test]
+    fn parts_of_a_rounded_up_length_count() {
+        check_python(
+            "
+import math, os
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+dist.init_process_group('nccl')
+rank, world = dist.get_rank(), dist.get_world_size()
+model = DDP(torch.nn.Linear(1, 1))
+def step(name):
+    model(torch.load(name, map_location='cpu')).sum().backward()
+names = sorted(os.listdir('rows'))
+per = math.ceil(len(names) / world)
+for name in names[rank * per : (rank + 1) * per]:  # ~ uneven-iterations
+    step(name)
+each = (len(names) + world - 1) // world
+begin = rank * each
+for name in names[begin : begin + each]:  # ~ uneven-iterations
+    step(name)
+for name in np.array_split(names, world)[rank]:  # ~ uneven-iterations
+    step(name)
+for turn in range(100 + rank):  # ~ uneven-iterations
+    step('same.pt')
+",
+        );
+        check_python(
+            "
+import os, torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+dist.init_process_group('nccl')
+rank, world = dist.get_rank(), dist.get_world_size()
+model = DDP(torch.nn.Linear(1, 1))
+def step(name):
+    model(torch.load(name, map_location='cpu')).sum().backward()
+names = sorted(os.listdir('rows'))
+for turn in range(100 + world):
+    step('same.pt')
+whole = len(names) // world
+for name in names[rank * whole : (rank + 1) * whole]:
+    step(name)
+",
+        );
+    }
+
+    #[test]
+    fn a_share_that_an_object_keeps_or_a_generator_walks_over_counts() {
+        check_files(&[
+            (
+                "data.py",
+                "
+import torch
+class Rows:
+    def __init__(self, items, rank, world):
+        self.items = [x for i, x in enumerate(items) if i % world == rank]
+    def __len__(self):
+        return len(self.items)
+    def __getitem__(self, i):
+        return torch.tensor(float(self.items[i]))
+def batches(names, rank, world):
+    for name in names[rank::world]:
+        rows = torch.load(name, map_location='cpu')
+        for i in range(0, len(rows), 8):
+            yield rows[i : i + 8]
+",
+            ),
+            (
+                "main.py",
+                "
+import os, torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader
+from torch.nn.parallel import DistributedDataParallel as DDP
+from data import Rows, batches
+dist.init_process_group('nccl')
+rank, world = dist.get_rank(), dist.get_world_size()
+model = DDP(torch.nn.Linear(1, 1))
+for x in DataLoader(Rows(open('rows.txt'), rank, world), batch_size=4):  # ~ uneven-iterations
+    model(x).sum().backward()
+for x in batches(sorted(os.listdir('rows')), rank, world):  # ~ uneven-iterations
+    model(x).sum().backward()
+",
+            ),
+        ]);
+    }
+
+    #[test]
+    fn a_gather_of_what_a_mask_or_a_share_gives_counts() {
+        check_files(&[
+            (
+                "comm.py",
+                "
+import torch
+import torch.distributed as dist
+def everyone(t):
+    parts = [torch.zeros_like(t) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, t)  # ~ uneven-iterations: `dist.all_gather` gets a tensor
+    return torch.cat(parts)
+def padded(t):
+    n = torch.tensor([t.shape[0]])
+    sizes = [torch.zeros_like(n) for _ in range(dist.get_world_size())]
+    dist.all_gather(sizes, n)
+    whole = torch.zeros(max(int(s) for s in sizes))
+    whole[: t.shape[0]] = t
+    parts = [torch.zeros_like(whole) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, whole)
+    return parts
+",
+            ),
+            (
+                "main.py",
+                "
+import os, torch
+import torch.distributed as dist
+from comm import everyone, padded
+dist.init_process_group('nccl')
+rank, world = dist.get_rank(), dist.get_world_size()
+net = torch.nn.Linear(4, 4)
+scores = net(torch.rand(8, 4)).detach().sum(1)
+hard = scores[scores > 0.5]
+everyone(hard)
+padded(hard)
+outs = []
+for name in sorted(os.listdir('rows'))[rank::world]:
+    outs.append(net(torch.load(name, map_location='cpu')))
+mine = torch.cat(outs).contiguous()
+slots = [torch.empty_like(mine) for _ in range(world)]
+dist.all_gather(slots, mine)  # ~ uneven-iterations
+sizes = torch.tensor([len(outs), 1])
+dist.all_gather([torch.zeros_like(sizes) for _ in range(world)], sizes)
+mean = torch.cat(outs).mean()
+dist.all_gather([torch.zeros_like(mean) for _ in range(world)], mean)
+",
+            ),
+        ]);
+    }
+
+    #[test]
+    fn files_of_a_ranks_own_count() {
+        check_python(
+            "
+import glob, torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, TensorDataset
+from torch.nn.parallel import DistributedDataParallel as DDP
+dist.init_process_group('nccl')
+rank = dist.get_rank()
+model = DDP(torch.nn.Linear(1, 1))
+state = torch.load(f'state-{rank}.pt', map_location='cpu')
+rows = torch.load(f'part-{rank}.pt', map_location='cpu')
+for epoch in range(state['epoch'], 10):
+    for (x,) in DataLoader(TensorDataset(rows), batch_size=8):  # ~ uneven-iterations
+        model(x).sum().backward()
+    for (x,) in DataLoader(TensorDataset(rows), batch_size=8, drop_last=True):
+        model(x).sum().backward()
+    for name in sorted(glob.glob(f'shards/{rank}/*.pt')):  # ~ uneven-iterations
+        model(torch.load(name, map_location='cpu')).sum().backward()
 ",
         );
     }

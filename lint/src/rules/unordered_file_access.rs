@@ -1,5 +1,6 @@
 use crate::analysis::{Call, Event, EventId, Reach, Taint, Value};
 use crate::prelude::*;
+use crate::python::edit::Editor;
 use crate::table::{CollectiveKind, Flag, Role};
 
 declare_rule! {
@@ -19,7 +20,7 @@ declare_rule! {
     ///     torch.save(model.state_dict(), "start.pt")
     /// model.load_state_dict(torch.load("start.pt", map_location="cpu"))  # ~ unordered-file-access
     /// ```
-    /// ```python good
+    /// ```python fixed
     /// import torch
     /// import torch.distributed as dist
     ///
@@ -67,7 +68,7 @@ declare_rule! {
         harm: Harm::Crash,
         tier: 2,
         languages: BOTH,
-        fix: FixKind::No,
+        fix: FixKind::Unsafe,
         check,
     };
 }
@@ -109,7 +110,7 @@ fn check(program: &Program<'_>, report: &mut Report<'_>) {
 }
 
 fn is_done_by_one(program: &Program<'_>, event: &Event<'_>) -> bool {
-    matches!(program.reach(event.path), Reach::Main)
+    matches!(program.reach(event.path), Reach::Main | Reach::LocalMain)
 }
 
 fn writes(program: &Program<'_>, call: &Call<'_>) -> bool {
@@ -209,17 +210,40 @@ fn meetings(program: &Program<'_>) -> Vec<EventId> {
 
 fn tell(program: &Program<'_>, report: &mut Report<'_>, write: &Event<'_>, read: &Event<'_>) {
     let writes = program.callee_text(write).unwrap_or("this");
+    let [mine, theirs] = [write, read].map(|event| program.step_text(event.id, read.site));
     let help = match program.language {
         Language::Python => "put `dist.barrier()` between them, where every rank passes",
         Language::Rust => "put `group.barrier()?` between them, where every rank passes",
     };
-    report
-        .at(read.site, "the other ranks do not wait until rank 0 has written what is read here")
+    let draft = report
+        .at(
+            read.site,
+            format!(
+                "the other ranks do not wait until rank 0 has written what is read here (rank 0: \
+                 {mine}, {theirs}; the other ranks: {theirs})"
+            ),
+        )
         .why(format!(
             "rank 0 may still be in `{writes}`: they find no file, an old one or half of it"
         ))
         .help(help)
         .related(write.site, "rank 0 alone writes it here");
+    if let Some(edits) = wait_before(program, read) {
+        draft.unsafe_fix("wait for all ranks before the file is read", edits);
+    }
+}
+
+/// A barrier before the reading, where all ranks come by.
+fn wait_before(program: &Program<'_>, read: &Event<'_>) -> Option<Vec<Edit>> {
+    if program.language != Language::Python || program.reach(read.path) != Reach::Every {
+        return None;
+    }
+    let editor = Editor::new(program.project().file(read.site.file));
+    let statement = editor.statement_at(read.site.span)?;
+    let import = "import torch.distributed as dist";
+    let dist = editor.reach("torch.distributed", import, "dist")?;
+    let barrier = editor.insert_before(statement, &format!("{}.barrier()\n", dist.name))?;
+    Some(dist.import.into_iter().chain([barrier]).collect())
 }
 
 #[cfg(test)]
@@ -344,6 +368,30 @@ if args.resume:
 for epoch in range(3):
     if dist.get_rank() == 0:
         torch.save(net.state_dict(), 'last.pt')
+",
+        );
+    }
+
+    #[test]
+    fn a_list_written_by_a_started_process_counts() {
+        check_python(
+            "
+import json, os
+import torch.distributed as dist
+import torch.multiprocessing as mp
+class Rows:
+    def __init__(self, root, gpu):
+        self.listing = os.path.join(root, 'list.json')
+        if gpu == 0:
+            with open(self.listing, 'w') as file:
+                json.dump(sorted(os.listdir(root)), file)
+        with open(self.listing) as file:  # ~ unordered-file-access
+            self.names = json.load(file)
+def work(gpu, n):
+    dist.init_process_group('nccl', init_method='tcp://localhost:9999', rank=gpu, world_size=n)
+    print(Rows('data', gpu).names)
+if __name__ == '__main__':
+    mp.spawn(work, nprocs=2, args=(2,))
 ",
         );
     }

@@ -203,7 +203,7 @@ fn drawn_alone<'r, 'p>(program: &'r Program<'p>, kept: Term) -> Option<&'r Event
     let origins = program.terms().origins(kept).iter().map(|&id| program.event(id));
     let mut drawn = None;
     for event in origins {
-        let EventKind::Call(call) = &event.kind else { continue };
+        let Some(call) = event.call() else { continue };
         match call.role {
             Role::Random => drawn = drawn.or(Some(event)),
             Role::InitParameter if program.has_flag(call, Flag::Random) => {
@@ -331,7 +331,7 @@ fn made_here(program: &Program<'_>, term: Term) -> Option<Vec<EventId>> {
     let mut made = Vec::new();
     for &origin in terms.origins(term) {
         let event = program.event(origin);
-        let EventKind::Call(call) = &event.kind else { return None };
+        let call = event.call()?;
         match call.role {
             Role::MakeTensor | Role::Random
                 if call.result.terms().all(|t| program.is_tensor(t)) =>

@@ -19,6 +19,15 @@ declare_rule! {
     /// dist.all_reduce(total, async_op=True)  # ~ unwaited-collective
     /// print(total.item())
     /// ```
+    /// ```python fixed
+    /// import torch
+    /// import torch.distributed as dist
+    ///
+    /// dist.init_process_group("gloo")
+    /// total = torch.ones(1)
+    /// dist.all_reduce(total, async_op=True).wait()
+    /// print(total.item())
+    /// ```
     /// ```python good
     /// import torch
     /// import torch.distributed as dist
@@ -62,7 +71,7 @@ declare_rule! {
         harm: Harm::Wrong,
         tier: 2,
         languages: BOTH,
-        fix: FixKind::No,
+        fix: FixKind::Unsafe,
         check,
     };
 }
@@ -223,13 +232,32 @@ fn tell_never(program: &Program<'_>, report: &mut Report<'_>, event: &Event<'_>,
             format!("write `let work = {name}(..)?;` and `work.wait()?;` before the tensor is used")
         }
     };
-    report
+    let draft = report
         .at(event.site, format!("nothing waits for `{name}`, which still runs when it returns"))
         .why(
             "until `wait()` the tensor may hold this rank's own numbers, half of the sum, or all \
               of it",
         )
         .help(help);
+    if let Some(edit) = wait_at_once(program, event) {
+        draft.unsafe_fix("wait for it", vec![edit]);
+    }
+}
+
+/// `.wait()` behind a call that is a statement of its own.
+fn wait_at_once(program: &Program<'_>, event: &Event<'_>) -> Option<Edit> {
+    if !program.is_dropped(event) {
+        return None;
+    }
+    let end = event.site.span.end;
+    let text = &program.project().file(event.site.file).text[end as usize..];
+    let (behind, added) = match program.language {
+        Language::Python => (0, ".wait()"),
+        Language::Rust if text.starts_with('?') => (1, ".wait()?"),
+        Language::Rust => return None,
+    };
+    let span = Span::new(end + behind, end + behind);
+    Some(Edit { site: Site { file: event.site.file, span }, replacement: added.to_owned() })
 }
 
 fn tell_sometimes(

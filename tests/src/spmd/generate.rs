@@ -1,7 +1,5 @@
 //! Programs from a seed. The same seed gives the same program for ever.
 
-use ddp_lint::model::Language;
-
 use super::program::{Asks, Collective, Comparison, Group, Program, Statement, Test, Value};
 
 /// Splitmix64.
@@ -46,12 +44,12 @@ struct Maker {
     loops: u32,
 }
 
-/// The program of a seed. In Rust there are no groups of some ranks.
-pub fn program(seed: u64, language: Language) -> Program {
+/// The program of a seed.
+pub fn program(seed: u64) -> Program {
     let mut dice = Dice(seed.wrapping_mul(0xd6e8_feb8_6659_fd93) ^ 0x5bd1);
     let asks = *dice.pick(&[Asks::Once, Asks::Once, Asks::EachTime, Asks::Environment]);
     let n_functions = dice.below(4) as usize;
-    let n_groups = if language == Language::Python { dice.below(3) as usize } else { 0 };
+    let n_groups = dice.below(3) as usize;
     let n_helpers = dice.below(3) as usize;
     let groups = (0..n_groups)
         .map(|_| match dice.below(4) {

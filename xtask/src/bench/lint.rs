@@ -42,8 +42,8 @@ pub(crate) fn run(workspace: &Workspace, folder: Option<PathBuf>, runs: usize) -
         }
     }
     println!("medians of {} runs each, in turns, on {}", runs.max(1), folder.display());
-    for contestant in &mut contestants {
-        let median = median(&mut contestant.times);
+    for contestant in contestants {
+        let median = super::median(contestant.times);
         println!("{:>10.0} ms  {}", median.as_secs_f64() * 1e3, contestant.name);
     }
     Ok(())
@@ -83,16 +83,6 @@ impl Contestant {
     }
 }
 
-fn median(times: &mut [Duration]) -> Duration {
-    times.sort_unstable();
-    let middle = times.len() / 2;
-    if times.len().is_multiple_of(2) {
-        (times[middle - 1] + times[middle]) / 2
-    } else {
-        times[middle]
-    }
-}
-
 /// The peer, in a small environment of its own in the user's cache; installed when missing.
 fn ruff() -> Result<PathBuf> {
     let venv = setup::cache()?.join(format!("ruff-{RUFF}"));
@@ -107,16 +97,4 @@ fn ruff() -> Result<PathBuf> {
         succeed(install.arg(format!("ruff=={RUFF}")))?;
     }
     Ok(ruff)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn median_is_the_middle_or_between_the_two_middle_ones() {
-        let ms = Duration::from_millis;
-        assert_eq!(median(&mut [ms(9), ms(1), ms(4)]), ms(4));
-        assert_eq!(median(&mut [ms(9), ms(1), ms(4), ms(6)]), ms(5));
-    }
 }

@@ -49,13 +49,18 @@ impl<'p> Interpreter<'p> {
             ExprKind::Call { callee, arguments } => self.call(expr, callee, arguments),
             ExprKind::Index { value, index } => {
                 let of = self.eval(value);
-                let is_share = self.is_rank_slice(index);
+                let is_share = self.is_rank_slice(index) || self.is_rank_chunk(index);
                 let index_value = self.eval(index);
-                if is_share {
+                if is_share || self.is_uneven_part(&of, &index_value) {
                     return self.share(site, &[of, index_value]);
                 }
                 let item = self.item(&of, &index_value, site);
-                let is_cut = matches!(&index.kind, ExprKind::Slice { upper: Some(_), .. });
+                if self.picks_by_mask(index, &index_value) {
+                    self.note_ragged(&item);
+                }
+                // What stands under a key of a record is no part of a sequence.
+                let is_cut = matches!(&index.kind, ExprKind::Slice { upper: Some(_), .. })
+                    || index.str().is_some();
                 if is_cut { self.cut(site, item) } else { item }
             }
             ExprKind::Slice { lower, upper, step } => {
@@ -969,7 +974,9 @@ impl<'p> Interpreter<'p> {
             self.frame_mut().yielded.push(term);
         }
         if let Some(function) = self.frame().function
-            && (self.picks_by_rank() || value.taint(&self.terms).has(Taint::SHARE))
+            && (self.picks_by_rank()
+                || self.walks_share()
+                || value.taint(&self.terms).has(Taint::SHARE))
         {
             self.sharing.insert(function);
         }

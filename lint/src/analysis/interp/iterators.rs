@@ -20,8 +20,11 @@ impl<'p> Interpreter<'p> {
             return None;
         }
         let is_list = self.object_of(receiver).is_some_and(|o| o.class == ObjectClass::List);
+        let is_range = self.terms.range_bounds(receiver).is_some();
         match (method, arguments) {
-            ("collect" | "peekable" | "fuse", []) if is_list => Some(self.value(receiver)),
+            ("collect" | "peekable" | "fuse", []) if is_list || is_range => {
+                Some(self.value(receiver))
+            }
             // The number that a text spells: `env::var("RANK")?.parse()?`.
             ("parse" | "trim", []) if self.object_of(receiver).is_none() => {
                 Some(self.value(receiver))

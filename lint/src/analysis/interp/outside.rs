@@ -5,7 +5,7 @@ use super::{Interpreter, Key, ObjectClass};
 use crate::analysis::event::{ArgumentValue, Call, Event, EventId, EventKind, ExitKind, Node, Via};
 use crate::analysis::term::{Const, RankKind, Taint, Term, TermKind};
 use crate::analysis::value::Value;
-use crate::model::{CompareOp, Expr, ExprKind, Name, Part, Site, Stmt};
+use crate::model::{CompareOp, Expr, ExprKind, Name, Part, Site, Stmt, any_expr};
 use crate::table::{Flag, Role, Row};
 
 /// One call of the outside world, while its meaning is worked out.
@@ -46,8 +46,18 @@ impl<'p> Interpreter<'p> {
         }
         let row = self.table.get(name);
         let role = row.map_or(Role::Plain, |r| r.role);
+        let is_ragged = self.gives_ragged(name, None, &arguments);
+        let is_own = self.reads_by_rank(name, row, &arguments);
         let call = Outside { role, row, name: Some(name), receiver: None, arguments, site, expr };
-        self.perform(call)
+        let mut value = self.perform(call);
+        if is_own {
+            value = self.share(site, &[value]);
+        }
+        self.note_parts(name, &value);
+        if is_ragged {
+            self.note_ragged(&value);
+        }
+        value
     }
 
     pub(super) fn call_method_of(
@@ -67,14 +77,19 @@ impl<'p> Interpreter<'p> {
         if let Some(value) = self.iterator_method(receiver, &method, &arguments, site, expr) {
             return value;
         }
-        let row = self.method_row(receiver, method);
-        let Some(row) = row else {
-            return self.call_unknown_method(receiver, method, arguments, site, expr);
+        let is_ragged = self.gives_ragged(method, Some(receiver), &arguments);
+        let value = match self.method_row(receiver, method) {
+            None => self.call_unknown_method(receiver, method, arguments, site, expr),
+            Some(row) => {
+                let (role, name, row) = (row.role, row.name, Some(row));
+                let receiver = Some(receiver);
+                self.perform(Outside { role, row, name, receiver, arguments, site, expr })
+            }
         };
-        let (role, name) = (row.role, row.name);
-        let receiver = Some(receiver);
-        let row = Some(row);
-        self.perform(Outside { role, row, name, receiver, arguments, site, expr })
+        if is_ragged {
+            self.note_ragged(&value);
+        }
+        value
     }
 
     /// Rust: `condition.then(|| ..)` runs its closure where the condition holds.
@@ -402,6 +417,7 @@ impl<'p> Interpreter<'p> {
             }
             Role::IsDistributed if self.is_about_to_start() => self.value(self.terms.no),
             Role::IsDistributed => self.one(TermKind::Distributed),
+            Role::IsMain if self.is_asked_of_part(call) => self.result(call, None, Taint::RANK),
             Role::IsMain => self.is_zero(RankKind::Rank),
             Role::IsLocalMain => self.is_zero(RankKind::LocalRank),
             Role::EnvRead => self.env_read(call, event),
@@ -453,10 +469,18 @@ impl<'p> Interpreter<'p> {
         let group = call.arguments.iter().any(|a| {
             !a.value.single().is_some_and(|t| self.terms.as_const(t) == Some(Const::None))
         });
+        let group = group || self.is_asked_of_part(call);
         if group && matches!(kind, RankKind::Rank | RankKind::WorldSize) {
             return self.result(call, None, Taint::RANK);
         }
         self.one(TermKind::Rank(kind))
+    }
+
+    /// The receiver is a group of some ranks.
+    fn is_asked_of_part(&self, call: &Outside<'p>) -> bool {
+        let made = call.receiver.and_then(|term| self.object_of(term)).and_then(|o| o.event);
+        made.and_then(|event| self.events[event.0 as usize].call())
+            .is_some_and(|call| call.role == Role::NewGroup)
     }
 
     fn is_zero(&mut self, kind: RankKind) -> Value {
@@ -1210,14 +1234,19 @@ impl<'p> Interpreter<'p> {
     /// No group was made so far, and the function that asks makes it.
     fn is_about_to_start(&self) -> bool {
         let made = |event: &Event<'_>| event.call().is_some_and(|c| c.role == Role::InitGroup);
-        let text = &self.project.file(self.file()).text;
-        let asks = match self.frame().function {
-            Some(function) => text.get(self.function(function).span.range()),
-            None => Some(&**text),
+        if self.frame().orphan || self.events.iter().any(made) {
+            return false;
+        }
+        let body = match self.frame().function {
+            Some(function) => &self.function(function).body,
+            None => &self.project.file(self.file()).module.body,
         };
-        !self.frame().orphan
-            && asks.is_some_and(|text| text.contains("init_process_group"))
-            && !self.events.iter().any(made)
+        any_expr(body, &mut |expr| match &expr.kind {
+            ExprKind::Call { callee, .. } => {
+                callee.last_name().is_some_and(|name| &*name == "init_process_group")
+            }
+            _ => false,
+        })
     }
 
     /// Built-in functions whose meaning is not a matter of tables.

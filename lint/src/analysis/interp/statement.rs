@@ -1,7 +1,7 @@
 //! Statements: control flow, and the state at each join.
 
 use super::{Interpreter, Key, LoopBreak, LoopExits, LoopNode, ObjectClass, ReturnExit, Writes};
-use crate::analysis::event::{EventKind, ExitKind, Header, LoopId, Node, Tree};
+use crate::analysis::event::{Caught, EventKind, ExitKind, Header, LoopId, Node, Tree};
 use crate::analysis::term::{Const, SAMPLES, Taint, Term, TermKind};
 use crate::analysis::value::Value;
 use crate::model::{
@@ -866,7 +866,7 @@ impl<'p> Interpreter<'p> {
             if falls == this.terms.no { falls } else { this.block(otherwise) }
         });
         self.modes.caught = caught;
-        let mut trees = Vec::new();
+        let mut caught_trees = Vec::new();
         for handler in handlers {
             let happened = self.terms.make(TermKind::Happened(self.site(handler.span)));
             let handler_site = self.site(handler.span);
@@ -882,10 +882,18 @@ impl<'p> Interpreter<'p> {
                 self.merge_branches(happened, Some(writes), Some(Writes::default()), site);
                 falls = self.terms.yes;
             }
-            trees.push(tree);
+            if may_be_of_one_rank(handler) {
+                self.caught.insert(happened);
+            }
+            let mut site = handler_site;
+            site.span.end = match &handler.types {
+                Some(types) => types.span.end,
+                None => site.span.start + EXCEPT.len() as u32,
+            };
+            caught_trees.push(Caught { when: happened, site, body: tree });
         }
-        if !body_tree.is_empty() || trees.iter().any(|t| !t.is_empty()) {
-            self.tree.push(Node::Try { site, body: body_tree, handlers: trees });
+        if !body_tree.is_empty() || caught_trees.iter().any(|h| !h.body.is_empty()) {
+            self.tree.push(Node::Try { site, body: body_tree, handlers: caught_trees });
         }
         let finally_falls = self.block(finally);
         self.terms.and([falls, finally_falls])
@@ -1064,6 +1072,33 @@ fn holds_break(body: &[Stmt]) -> bool {
     })
 }
 
+const EXCEPT: &str = "except";
+
+/// Errors that all ranks have alike, or that no rank has by bad luck: a missing package, the end
+/// of what all walk over, somebody who stops the run.
+const SHARED_ERRORS: [&str; 9] = [
+    "AttributeError",
+    "GeneratorExit",
+    "ImportError",
+    "KeyboardInterrupt",
+    "ModuleNotFoundError",
+    "NameError",
+    "NotImplementedError",
+    "StopIteration",
+    "SystemExit",
+];
+
+/// An error may go here that one rank alone has.
+fn may_be_of_one_rank(handler: &Handler) -> bool {
+    let is_shared =
+        |class: &Expr| class.last_name().is_some_and(|name| SHARED_ERRORS.contains(&&*name));
+    match handler.types.as_ref().map(|types| (&types.kind, types)) {
+        None => true,
+        Some((ExprKind::Collection { items, .. }, _)) => !items.iter().all(is_shared),
+        Some((_, class)) => !is_shared(class),
+    }
+}
+
 fn always_raises(body: &[Stmt]) -> bool {
     body.last().is_some_and(|s| matches!(s.kind, StmtKind::Raise(_)))
 }
@@ -1101,7 +1136,7 @@ fn exits_by(tree: &[Node], kinds: &[ExitKind]) -> bool {
         Node::Branch { then, otherwise, .. } => exits_by(then, kinds) || exits_by(otherwise, kinds),
         Node::Loop { body, .. } => exits_by(body, kinds),
         Node::Try { body, handlers, .. } => {
-            exits_by(body, kinds) || handlers.iter().any(|h| exits_by(h, kinds))
+            exits_by(body, kinds) || handlers.iter().any(|h| exits_by(&h.body, kinds))
         }
         Node::Event(_) | Node::Call { .. } => false,
     })

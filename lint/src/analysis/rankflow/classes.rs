@@ -3,9 +3,7 @@
 
 use rustc_hash::FxHashSet;
 
-use crate::analysis::{
-    Const, EventKind, Header, Node, Program, RankKind, SAMPLES, Sample, Taint, Term,
-};
+use crate::analysis::{Const, Header, Node, Program, RankKind, SAMPLES, Sample, Taint, Term};
 use crate::table::Role;
 
 /// The sizes of one-node worlds that are compared beside the sample world.
@@ -82,7 +80,7 @@ impl Program<'_> {
                 Node::Try { body, handlers, .. } => {
                     self.collect_tests(body, tests);
                     for handler in handlers {
-                        self.collect_tests(handler, tests);
+                        self.collect_tests(&handler.body, tests);
                     }
                 }
                 Node::Call { body, .. } => self.collect_tests(body, tests),
@@ -92,7 +90,7 @@ impl Program<'_> {
     }
 
     fn collect_of_event(&self, event: crate::analysis::EventId, tests: &mut Tests) {
-        let EventKind::Call(call) = &self.event(event).kind else { return };
+        let Some(call) = self.event(event).call() else { return };
         let chooses = |name: &str| {
             call.argument(name)
                 .known()

@@ -6,9 +6,9 @@
     reason = "`a` and `b` are two runs, `x` and `y` a step of each: pairs are what this is about"
 )]
 
-use std::rc::Rc;
-
-use super::{Divergence, Run, Step, Steps, events_of, first_event_of, first_events};
+use super::ahead::{Behind, ahead};
+use super::steps::{first_event, same, same_steps};
+use super::{Divergence, Run, Step, Steps, events_of};
 use crate::analysis::{EventId, Program, Sample, Taint};
 use crate::model::Site;
 
@@ -22,7 +22,7 @@ pub(super) fn runs(
 ) {
     let common = bit(samples.0) | bit(samples.1);
     let (a, b) = (common_steps(&a.steps, common), common_steps(&b.steps, common));
-    Comparison { program, samples, found }.compare(&a, &b);
+    Comparison { program, samples, found }.compare(Place::top(&a), Place::top(&b));
 }
 
 fn bit(sample: Sample) -> u64 {
@@ -64,6 +64,34 @@ fn all_common(steps: &[Step], is_common: &dyn Fn(u64) -> bool) -> bool {
     })
 }
 
+/// A list of one rank, and where it stands.
+#[derive(Clone, Copy)]
+struct Place<'s> {
+    steps: &'s [Step],
+    is_round: bool,
+    outer: Option<&'s Behind<'s>>,
+}
+
+impl<'s> Place<'s> {
+    fn top(steps: &'s [Step]) -> Self {
+        Self { steps, is_round: false, outer: None }
+    }
+
+    fn behind(self, index: usize) -> Behind<'s> {
+        let round = self.is_round.then_some(self.steps);
+        Behind { rest: &self.steps[index + 1..], round, outer: self.outer }
+    }
+
+    /// What is ahead of a rank that is about to do this step.
+    fn ahead(self, index: usize) -> Vec<super::Ahead> {
+        if let Some(step) = self.steps.get(index) {
+            return ahead(std::slice::from_ref(step), Some(&self.behind(index)));
+        }
+        let round = self.is_round.then_some(self.steps);
+        ahead(&[], Some(&Behind { rest: &[], round, outer: self.outer }))
+    }
+}
+
 struct Comparison<'c, 'p> {
     program: &'c Program<'p>,
     samples: (Sample, Sample),
@@ -71,46 +99,71 @@ struct Comparison<'c, 'p> {
 }
 
 impl Comparison<'_, '_> {
-    fn compare(&mut self, a: &[Step], b: &[Step]) {
-        let start = a.iter().zip(b).take_while(|(x, y)| same(x, y)).count();
-        let (a, b) = (&a[start..], &b[start..]);
-        let end = a.iter().rev().zip(b.iter().rev()).take_while(|(x, y)| same(x, y)).count();
-        let (rest_a, rest_b) = (&a[..a.len() - end], &b[..b.len() - end]);
-        match (rest_a, rest_b) {
-            ([], []) => {}
-            (
-                [Step::If { condition: x, then, otherwise, .. }],
-                [Step::If { condition: y, then: then_b, otherwise: otherwise_b, .. }],
-            ) if x == y => {
-                self.compare(then, then_b);
-                self.compare(otherwise, otherwise_b);
+    fn compare(&mut self, a: Place<'_>, b: Place<'_>) {
+        let (stay_a, stay_b) = (self.staying(a.steps), self.staying(b.steps));
+        let (a, b) = (Place { steps: &stay_a, ..a }, Place { steps: &stay_b, ..b });
+        let (all_a, all_b) = (a.steps, b.steps);
+        let start = all_a.iter().zip(all_b).take_while(|(x, y)| same(x, y)).count();
+        let (rest_a, rest_b) = (&all_a[start..], &all_b[start..]);
+        let pairs = rest_a.iter().rev().zip(rest_b.iter().rev());
+        let end = pairs.take_while(|(x, y)| same(x, y)).count();
+        let (end_a, end_b) = (all_a.len() - end, all_b.len() - end);
+        let mut at = (start, start);
+        for pair in aligned(&all_a[start..end_a], &all_b[start..end_b]) {
+            match pair {
+                (Some(x), Some(y)) => {
+                    if !same(x, y) {
+                        self.inside((x, a.behind(at.0)), (y, b.behind(at.1)));
+                    }
+                }
+                (Some(x), None) => {
+                    let instead = first_event(&all_b[start..end_b]);
+                    self.push(x, instead, (a.ahead(at.0), b.ahead(at.1)), false);
+                }
+                (None, Some(y)) => {
+                    let instead = first_event(&all_a[start..end_a]);
+                    self.push(y, instead, (b.ahead(at.1), a.ahead(at.0)), true);
+                }
+                (None, None) => {}
             }
-            (
-                [Step::Loop { site: x, body, header: h, .. }],
-                [Step::Loop { site: y, body: body_b, header: g, .. }],
-            ) if x == y && h == g => {
-                self.compare(body, body_b);
-            }
-            _ => self.tell_difference(rest_a, rest_b, (a, b)),
+            at.0 += usize::from(pair.0.is_some());
+            at.1 += usize::from(pair.1.is_some());
         }
     }
 
-    fn tell_difference(&mut self, a: &[Step], b: &[Step], (all_a, all_b): (&[Step], &[Step])) {
-        for pair in aligned(a, b) {
-            match pair {
-                (Some(x), Some(y)) if !same(x, y) => {
-                    self.compare(std::slice::from_ref(x), std::slice::from_ref(y));
-                }
-                (Some(x), None) => {
-                    let instead = b.iter().find_map(first_event_of);
-                    self.push(x, instead, (all_a, all_b), false);
-                }
-                (None, Some(y)) => {
-                    let instead = a.iter().find_map(first_event_of);
-                    self.push(y, instead, (all_b, all_a), true);
-                }
-                _ => {}
+    /// The steps of those who stay, where a test of the rank that is not settled makes others
+    /// leave: all that follows stands in the other arm. Who they are is asked of the condition;
+    /// what follows is no new difference.
+    fn staying(&self, steps: &[Step]) -> Vec<Step> {
+        let Some((last, before)) = steps.split_last() else { return Vec::new() };
+        let mut kept = before.to_vec();
+        match last {
+            Step::If { condition, then, otherwise, .. }
+                if (then.is_empty() || otherwise.is_empty())
+                    && self.program.parts_ranks(*condition) =>
+            {
+                kept.extend(self.staying(if then.is_empty() { otherwise } else { then }));
             }
+            _ => kept.push(last.clone()),
+        }
+        kept
+    }
+
+    /// Two steps of one place with other contents: the difference is inside.
+    fn inside(&mut self, (x, behind_x): (&Step, Behind<'_>), (y, behind_y): (&Step, Behind<'_>)) {
+        match (x, y) {
+            (Step::If { then, otherwise, .. }, Step::If { then: t, otherwise: o, .. }) => {
+                let place_x = |steps| Place { steps, is_round: false, outer: Some(&behind_x) };
+                let place_y = |steps| Place { steps, is_round: false, outer: Some(&behind_y) };
+                self.compare(place_x(then), place_y(t));
+                self.compare(place_x(otherwise), place_y(o));
+            }
+            (Step::Loop { body, .. }, Step::Loop { body: other, .. }) => {
+                let a = Place { steps: body, is_round: true, outer: Some(&behind_x) };
+                let b = Place { steps: other, is_round: true, outer: Some(&behind_y) };
+                self.compare(a, b);
+            }
+            _ => {}
         }
     }
 
@@ -119,7 +172,7 @@ impl Comparison<'_, '_> {
         &mut self,
         step: &Step,
         instead: Option<EventId>,
-        (mine, theirs): (&[Step], &[Step]),
+        (mine, theirs): (Vec<super::Ahead>, Vec<super::Ahead>),
         swapped: bool,
     ) {
         let mut events = Vec::new();
@@ -129,7 +182,7 @@ impl Comparison<'_, '_> {
             let test = self.rank_test_around(event);
             if told.is_empty() || test.is_some() && !told.contains(&test) {
                 told.push(test);
-                self.push_event(event, instead, (mine, theirs), swapped);
+                self.push_event(event, instead, (mine.clone(), theirs.clone()), swapped);
             }
         }
     }
@@ -144,7 +197,7 @@ impl Comparison<'_, '_> {
         &mut self,
         event: EventId,
         instead: Option<EventId>,
-        (mine, theirs): (&[Step], &[Step]),
+        (trace, other_trace): (Vec<super::Ahead>, Vec<super::Ahead>),
         swapped: bool,
     ) {
         let (does, does_not) =
@@ -152,88 +205,41 @@ impl Comparison<'_, '_> {
         if self.found.iter().any(|f| f.event == event || f.instead == Some(event)) {
             return;
         }
-        self.found.push(Divergence {
-            event,
-            instead,
-            does,
-            does_not,
-            trace: first_events(mine),
-            other_trace: first_events(theirs),
-            undecided: None,
-        });
+        let undecided = None;
+        let found = Divergence { event, instead, does, does_not, trace, other_trace, undecided };
+        self.found.push(found);
     }
 }
 
 /// Pairs of steps: equal ones paired as far as order allows, ifs and loops of one place too.
 fn aligned<'s>(a: &'s [Step], b: &'s [Step]) -> Vec<(Option<&'s Step>, Option<&'s Step>)> {
+    let likes = |steps: &[Step]| steps.iter().map(Step::likeness).collect::<Vec<u64>>();
+    let (like_a, like_b) = (likes(a), likes(b));
     let mut pairs = Vec::new();
     let (mut i, mut j) = (0, 0);
     while i < a.len() || j < b.len() {
-        match (a.get(i), b.get(j)) {
-            (Some(x), Some(y)) if alike(x, y) => {
-                pairs.push((Some(x), Some(y)));
+        let (x, y) = (like_a.get(i), like_b.get(j));
+        let takes_a = match (x, y) {
+            (Some(x), Some(y)) if x == y => {
+                pairs.push((Some(&a[i]), Some(&b[j])));
                 i += 1;
                 j += 1;
+                continue;
             }
             (Some(x), Some(y)) => {
-                let in_b = b[j..].iter().position(|s| alike(s, x));
-                let in_a = a[i..].iter().position(|s| alike(s, y));
-                if in_b.is_some_and(|n| in_a.is_none_or(|m| n <= m)) {
-                    pairs.push((None, Some(y)));
-                    j += 1;
-                } else {
-                    pairs.push((Some(x), None));
-                    i += 1;
-                }
+                let in_b = like_b[j..].iter().position(|other| other == x);
+                let in_a = like_a[i..].iter().position(|other| other == y);
+                in_b.is_none_or(|n| in_a.is_some_and(|m| m < n))
             }
-            (Some(x), None) => {
-                pairs.push((Some(x), None));
-                i += 1;
-            }
-            (None, Some(y)) => {
-                pairs.push((None, Some(y)));
-                j += 1;
-            }
-            (None, None) => break,
+            (one, _) => one.is_some(),
+        };
+        if takes_a {
+            pairs.push((Some(&a[i]), None));
+            i += 1;
+        } else {
+            pairs.push((None, Some(&b[j])));
+            j += 1;
         }
     }
     pairs
-}
-
-/// The same step, or the same place with other contents.
-fn alike(a: &Step, b: &Step) -> bool {
-    match (a, b) {
-        (Step::If { condition: x, .. }, Step::If { condition: y, .. }) => x == y,
-        (Step::Loop { site: x, header: h, .. }, Step::Loop { site: y, header: g, .. }) => {
-            x == y && h == g
-        }
-        _ => same(a, b),
-    }
-}
-
-fn same(a: &Step, b: &Step) -> bool {
-    match (a, b) {
-        (Step::Together { key: x, .. }, Step::Together { key: y, .. }) => x == y,
-        (Step::Leave(x), Step::Leave(y)) => x == y,
-        (
-            Step::If { condition: x, then: t, otherwise: o, .. },
-            Step::If { condition: y, then: u, otherwise: p, .. },
-        ) => x == y && same_list(t, u) && same_list(o, p),
-        (
-            Step::Loop { header: x, counted: a, body, .. },
-            Step::Loop { header: y, counted: b, body: other, .. },
-        ) => {
-            // That two loops over unknown things run equally often is for the user to say.
-            (x == y || !a && !b) && same_list(body, other)
-        }
-        _ => false,
-    }
-}
-
-fn same_list(a: &Steps, b: &Steps) -> bool {
-    Rc::ptr_eq(a, b) || same_steps(a, b)
-}
-
-pub(super) fn same_steps(a: &[Step], b: &[Step]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).all(|(x, y)| same(x, y))
 }

@@ -1,9 +1,9 @@
 //! Plain sequences of collectives, one per rank, played against each other: where all steps
 //! are known, this tells exactly whether the ranks meet.
 
-use super::{Divergence, Op, Run, SHOWN_MAX, Step};
-use crate::analysis::term::truth;
-use crate::analysis::{Const, EventId, ExitKind, Program, Sample, Term, TermKind};
+use super::ways::Way;
+use super::{Ahead, Divergence, Op, Run, Step};
+use crate::analysis::{EventId, ExitKind, Program, Sample, Term, TermKind};
 
 /// Unknown conditions whose ways to turn out are all tried.
 const ATOMS_MAX: usize = 5;
@@ -26,15 +26,11 @@ impl Program<'_> {
         for (run, &sample) in runs.iter().zip(world) {
             self.collect_atoms(&run.full, sample, &mut atoms)?;
         }
-        let ways = 0..1_u32 << atoms.len();
+        let ways = Way::all(self.terms(), &atoms);
         ways.map(|way| {
-            let holds = |term: Term| {
-                let atom = atoms.iter().position(|&atom| atom == term)?;
-                Some(Const::Bool(way & 1 << atom != 0))
-            };
             let lines = runs.iter().zip(world).map(|(run, &sample)| {
                 let mut line = Line { steps: Vec::new(), errs: false };
-                let ended = self.play_line(&run.full, sample, &holds, &mut line)?;
+                let ended = self.play_line(&run.full, sample, &way, &mut line)?;
                 line.errs |= run.errs && !ended;
                 Some(line)
             });
@@ -84,16 +80,17 @@ impl Program<'_> {
         &self,
         steps: &[Step],
         sample: Sample,
-        holds: &dyn Fn(Term) -> Option<Const>,
+        way: &Way,
         line: &mut Line,
     ) -> Option<bool> {
         for step in steps {
             match step {
                 Step::Together { key, event } => line.steps.push((*key, *event)),
                 Step::If { condition, then, otherwise, .. } => {
-                    let value = self.terms().evaluate_with(*condition, sample, holds, 64)?;
-                    let arm = if truth(value) { then } else { otherwise };
-                    if self.play_line(arm, sample, holds, line)? {
+                    let known = |term: Term| self.terms().evaluate(term, sample);
+                    let holds = way.decides(self.terms(), *condition, &known)?;
+                    let arm = if holds { then } else { otherwise };
+                    if self.play_line(arm, sample, way, line)? {
                         return Some(true);
                     }
                 }
@@ -177,7 +174,10 @@ fn tell(
     if found.iter().any(known) {
         return does;
     }
-    let shown = |rank: usize| rest(rank).iter().take(SHOWN_MAX).map(|(_, e)| *e).collect();
+    let shown = |rank: usize| {
+        let events = rest(rank).iter().map(|(_, event)| Ahead::Does(*event));
+        events.take(super::ahead::SHOWN_MAX).collect()
+    };
     found.push(Divergence {
         event: *event,
         instead,

@@ -2,10 +2,11 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{Counted, Key, Op, Step, Steps, first_event};
+use super::steps::{first_event, same_steps};
+use super::{Counted, Key, Op, Step, Steps};
 use crate::analysis::facts::Wrapper;
 use crate::analysis::{
-    Call, Const, EventId, EventKind, ExitKind, Header, Node, Program, Sample, Taint, Term,
+    Call, Caught, Const, EventId, EventKind, ExitKind, Header, Node, Program, Sample, Taint, Term,
     TermKind, Tree, Value, Via,
 };
 use crate::model::{Language, Site};
@@ -28,6 +29,13 @@ pub struct Run {
 
 /// Parameters that name the rank a collective sends from or to.
 pub(super) const ROOTS: [&str; 4] = ["src", "dst", "root", "group_src"];
+
+impl Run {
+    /// The same rank's run with other steps, in which arms that end by an error are told.
+    pub(super) fn with_steps(&self, full: Vec<Step>) -> Self {
+        Self { steps: without_errors(&full).into(), full: full.into(), errs: false, ..self.clone() }
+    }
+}
 
 const SPLICED_MAX: usize = 20_000;
 const BUDGET: usize = 200_000;
@@ -62,6 +70,9 @@ enum Ends {
 }
 
 const ERROR: Ends = Ends::By(ExitKind::Error);
+
+/// What an arm does, and how it ends.
+type Arm = (Vec<Step>, Ends);
 
 impl Program<'_> {
     /// The specialised run of a tree on one rank.
@@ -104,17 +115,15 @@ impl<'p> Flow<'_, 'p> {
                 return (steps, Ends::Falls);
             }
             self.budget -= 1;
+            let rest = &nodes[index + 1..];
             let ends = match node {
                 Node::Branch { condition, site, then, otherwise } => {
-                    let rest = &nodes[index + 1..];
-                    match self.branch(*condition, *site, (then, otherwise), rest, &mut steps) {
-                        Some(ends) => return (steps, ends),
-                        None => continue,
-                    }
+                    self.branch(*condition, *site, (then, otherwise), rest, &mut steps)
                 }
-                _ => self.node(node, &mut steps),
+                Node::Try { body, handlers, .. } => self.attempt(body, handlers, rest, &mut steps),
+                _ => Some(self.node(node, &mut steps)).filter(|ends| *ends != Ends::Falls),
             };
-            if ends != Ends::Falls {
+            if let Some(ends) = ends {
                 return (steps, ends);
             }
         }
@@ -133,12 +142,6 @@ impl<'p> Flow<'_, 'p> {
             Node::Loop { header, item, site, body } => {
                 self.run_loop(header, *item, *site, body, steps)
             }
-            Node::Try { body, .. } => {
-                let (inner, ends) = self.list(body);
-                // Caught: it ends nothing.
-                steps.extend(without_errors(&inner));
-                if ends == ERROR { Ends::Falls } else { ends }
-            }
             Node::Exit { kind, .. } => {
                 let told = match kind {
                     ExitKind::Break | ExitKind::Stop => true,
@@ -150,7 +153,7 @@ impl<'p> Flow<'_, 'p> {
                 }
                 Ends::By(*kind)
             }
-            Node::Branch { .. } => Ends::Falls,
+            Node::Branch { .. } | Node::Try { .. } => Ends::Falls,
         }
     }
 
@@ -366,8 +369,63 @@ impl<'p> Flow<'_, 'p> {
             steps.extend(inner);
             return (ends != Ends::Falls).then_some(ends);
         }
-        let (mut a, mut a_ends) = self.list(then);
-        let (mut b, mut b_ends) = self.list(otherwise);
+        let arms = (self.list(then), self.list(otherwise));
+        self.fork(condition, site, arms, rest, steps)
+    }
+
+    /// A `try` that catches. Where ranks meet in it, an error that one rank alone has leads it
+    /// away from there: the body, or the first handler that such an error may go to.
+    fn attempt(
+        &mut self,
+        body: &[Node],
+        handlers: &[Caught],
+        rest: &[Node],
+        steps: &mut Vec<Step>,
+    ) -> Option<Ends> {
+        let (inner, ends) = self.list(body);
+        // Caught: it ends nothing.
+        let inner = without_errors(&inner);
+        let ends = if ends == ERROR { Ends::Falls } else { ends };
+        if first_event(&inner).is_some() && self.may_fail_alone(body) {
+            for handler in handlers.iter().filter(|h| self.program.is_caught(h.when)) {
+                let caught = self.list(&handler.body);
+                if caught.1 != ERROR {
+                    let arms = (caught, (inner, ends));
+                    return self.fork(handler.when, handler.site, arms, rest, steps);
+                }
+            }
+        }
+        steps.extend(inner);
+        (ends != Ends::Falls).then_some(ends)
+    }
+
+    /// Something in it may go wrong on one rank alone: more than the meeting itself.
+    fn may_fail_alone(&self, nodes: &[Node]) -> bool {
+        nodes.iter().any(|node| match node {
+            Node::Event(event) => {
+                let kind = &self.program.event(*event).kind;
+                matches!(kind, EventKind::Call(_) | EventKind::Forward(_) | EventKind::Raise)
+                    && (self.op(*event).is_none() || matches!(kind, EventKind::Forward(_)))
+            }
+            Node::Branch { then, otherwise, .. } => {
+                self.may_fail_alone(then) || self.may_fail_alone(otherwise)
+            }
+            Node::Loop { body, .. } | Node::Try { body, .. } | Node::Call { body, .. } => {
+                self.may_fail_alone(body)
+            }
+            Node::Exit { .. } => false,
+        })
+    }
+
+    /// Both arms of something unknown, with what follows folded in where one of them leaves.
+    fn fork(
+        &mut self,
+        condition: Term,
+        site: Site,
+        ((mut a, mut a_ends), (mut b, mut b_ends)): (Arm, Arm),
+        rest: &[Node],
+        steps: &mut Vec<Step>,
+    ) -> Option<Ends> {
         match (a_ends, b_ends) {
             (ERROR, ERROR) => return Some(ERROR),
             (ERROR, ends) => {
@@ -451,34 +509,18 @@ impl<'p> Flow<'_, 'p> {
 
     fn op(&self, event: EventId) -> Option<Op> {
         match &self.program.event(event).kind {
-            EventKind::Call(call) if self.reduces_gradients(event, call) => {
-                let (_, wrapper) = *self.program.reduces(call).first()?;
-                Some(of_all(Key::Reduce(wrapper)))
-            }
-            EventKind::Call(call) => self.collective(call),
-            EventKind::Forward(forward) if self.counted == Counted::Training => {
+            EventKind::Call(call) => self.collective(call).or_else(|| self.backward(event, call)),
+            EventKind::Forward(forward) if self.counted != Counted::Collectives => {
                 let Via::Wrapper(wrapper) = forward.via else { return None };
-                let trains = self.program.wrapper_kind(wrapper) == Some(Wrapper::Ddp)
-                    && self.program.event(event).modes.grad
-                    && self.program.trained().contains(&event);
-                trains.then_some(of_all(Key::Train(wrapper)))
+                let trains = || {
+                    self.program.event(event).modes.grad && self.program.trained().contains(&event)
+                };
+                let counts = self.program.wrapper_kind(wrapper) == Some(Wrapper::Ddp)
+                    && (self.counted == Counted::Forwards || trains());
+                counts.then_some(of_all(Key::Train(wrapper)))
             }
             _ => None,
         }
-    }
-
-    /// A backward, apart from its forward; in tch the wrapper's own call does it.
-    fn reduces_gradients(&self, event: EventId, call: &Call<'p>) -> bool {
-        let is_backward = match self.program.language {
-            Language::Python => call.role == Role::Backward,
-            Language::Rust => {
-                matches!(call.role, Role::Backward | Role::FusedStep)
-                    && !self.program.has_flag(call, Flag::Hidden)
-                    && !self.program.event(event).modes.no_sync
-                    && !self.program.reduces(call).is_empty()
-            }
-        };
-        self.counted == Counted::Training && is_backward
     }
 
     fn collective(&self, call: &Call<'p>) -> Option<Op> {
@@ -503,6 +545,24 @@ impl<'p> Flow<'_, 'p> {
         }
     }
 
+    /// A backward that reduces the gradients of a wrapper; in tch the wrapper's own call does.
+    fn backward(&self, event: EventId, call: &Call<'p>) -> Option<Op> {
+        if self.counted == Counted::Collectives {
+            return None;
+        }
+        let reduces = match self.program.language {
+            Language::Rust => {
+                matches!(call.role, Role::Backward | Role::FusedStep)
+                    && !self.program.has_flag(call, Flag::Hidden)
+                    && !self.program.event(event).modes.no_sync
+            }
+            Language::Python => call.role == Role::Backward,
+        };
+        let through = self.program.reduces(call);
+        let (_, wrapper) = through.first().filter(|_| reduces)?;
+        Some(of_all(Key::Reduce(*wrapper)))
+    }
+
     fn root(&self, call: &Call<'p>) -> Option<i64> {
         ROOTS.iter().find_map(|name| {
             let given = call.argument(name).known()?;
@@ -516,6 +576,11 @@ impl<'p> Flow<'_, 'p> {
     /// A group of its own: its members, whoever they are, call it together.
     fn sub_group(&self, call: &Call<'p>) -> Option<Term> {
         let terms = self.program.terms();
+        if let Some(part) = call.receiver.as_ref().and_then(Value::single)
+            && self.maker(part).is_some_and(|made| made.role == Role::NewGroup)
+        {
+            return Some(part);
+        }
         ["group", "process_group", "pg"].iter().find_map(|name| {
             let given = call.argument(name).known()?;
             let of_all = given.value.single() == Some(terms.none)
@@ -528,11 +593,15 @@ impl<'p> Flow<'_, 'p> {
         })
     }
 
+    /// The call that made an object.
+    fn maker(&self, term: Term) -> Option<&Call<'p>> {
+        self.program.event(self.program.object_of(term)?.event?).call()
+    }
+
     /// The ranks of a group, where they are written down.
     fn members(&self, group: Term) -> Option<u64> {
-        let made = self.program.object_of(group).and_then(|object| object.event);
-        let made = made.or_else(|| self.program.terms().origins(group).last().copied())?;
-        let EventKind::Call(call) = &self.program.event(made).kind else { return None };
+        let origin = || self.program.terms().origins(group).last().copied();
+        let call = self.maker(group).or_else(|| self.program.event(origin()?).call())?;
         if call.role != Role::NewGroup {
             return None;
         }
@@ -587,7 +656,7 @@ fn without_last_leave(mut steps: Vec<Step>) -> Vec<Step> {
     steps
 }
 
-fn leaves_program(steps: &[Step]) -> bool {
+pub(super) fn leaves_program(steps: &[Step]) -> bool {
     steps.iter().any(|step| match step {
         Step::Leave(kind) => *kind == ExitKind::Stop,
         Step::If { then, otherwise, .. } => leaves_program(then) || leaves_program(otherwise),
@@ -627,7 +696,7 @@ fn without_errors(steps: &[Step]) -> Vec<Step> {
             Step::Loop { header, counted, site, body } => {
                 let body: Steps = without_errors(body).into();
                 let (header, counted, site) = (*header, *counted, *site);
-                if first_event(&body).is_some() || leaves_program(&body) {
+                if body.first_event().is_some() || leaves_program(&body) {
                     kept.push(Step::Loop { header, counted, site, body });
                 }
             }
@@ -638,8 +707,14 @@ fn without_errors(steps: &[Step]) -> Vec<Step> {
 }
 
 /// An `If` whose arms do the same is none.
-fn push_if(steps: &mut Vec<Step>, condition: Term, site: Site, a: Vec<Step>, b: Vec<Step>) {
-    if super::compare::same_steps(&a, &b) {
+pub(super) fn push_if(
+    steps: &mut Vec<Step>,
+    condition: Term,
+    site: Site,
+    a: Vec<Step>,
+    b: Vec<Step>,
+) {
+    if same_steps(&a, &b) {
         steps.extend(a);
         return;
     }

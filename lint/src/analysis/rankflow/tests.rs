@@ -83,16 +83,16 @@ fn five_thousand_branches_come_to_an_end() {
 }
 
 #[test]
-fn a_thousand_early_returns_come_to_an_end() {
+fn five_thousand_early_returns_come_to_an_end() {
     let mut text = String::from(HEAD);
     text.push_str("def f(t):\n");
-    for index in 0..1000 {
+    for index in 0..5000 {
         let _ = write!(text, "    if '--a{index}' in sys.argv:\n        return {index}\n");
     }
     text.push_str("    if dist.get_rank() == 0:\n        dist.all_reduce(t)\n");
     text.push_str("dist.init_process_group('gloo')\nf(torch.ones(1))\n");
     with_program(&text, |program| {
         assert_eq!(program.divergences().len(), 1);
-        assert!(program.n_steps() < 10_000, "{}", program.n_steps());
+        assert!(program.n_steps() < 50_000, "{}", program.n_steps());
     });
 }
