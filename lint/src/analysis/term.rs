@@ -152,7 +152,8 @@ impl Taint {
 }
 
 pub type Origins = SmallVec<[EventId; 4]>;
-const ORIGINS_MAX: usize = 48;
+/// Of more events than these the first are kept.
+pub const ORIGINS_MAX: usize = 48;
 
 #[derive(Clone, Debug, Default)]
 struct Facts {
@@ -517,9 +518,14 @@ impl Terms {
 
     /// A process group takes this arithmetic for a rank, so that is what it is.
     pub fn tell_kind(&mut self, term: Term, kind: RankKind) {
-        if matches!(self.kind(term), TermKind::Binary(..)) && self.rank_kind(term).is_none() {
+        let is_number = matches!(self.kind(term), TermKind::Binary(..) | TermKind::Opaque { .. });
+        if is_number && self.rank_kind(term).is_none() {
             self.told.insert(term, kind);
             self.evaluated.get_mut().clear();
+            if kind.differs() {
+                let facts = &mut self.facts[term.0 as usize];
+                facts.taint = facts.taint.with(Taint::RANK);
+            }
         }
     }
 
@@ -590,6 +596,7 @@ impl Terms {
         match self.kind(term) {
             TermKind::Const(value) => Some(*value),
             TermKind::Rank(kind) => Some(Const::Int(kind.of(sample))),
+            TermKind::Opaque { .. } => Some(Const::Int(self.told.get(&term)?.of(sample))),
             TermKind::SpawnIndex => Some(Const::Int(sample.local_rank)),
             TermKind::Distributed => Some(Const::Bool(true)),
             TermKind::Attribute(_, name) | TermKind::Parameter { name, .. } => {

@@ -1,5 +1,5 @@
 use crate::analysis::models::Access;
-use crate::analysis::{ClassRef, Event, EventKind, ObjectId, Term, TermKind};
+use crate::analysis::{ClassRef, Event, EventKind, Object, ObjectId, RankKind, Term, TermKind};
 use crate::prelude::*;
 use crate::table::Role;
 
@@ -162,9 +162,23 @@ fn foreign(program: &Program<'_>, of: Term, name: Name) -> Option<ObjectId> {
     {
         return None;
     }
+    if is_never_made(program, object) {
+        return None;
+    }
     let own =
         object.row.and_then(|row| row.name).and_then(|class| program.table().method(class, name));
     own.is_none().then_some(wrapper)
+}
+
+/// Wrapped only where the run is distributed, and nothing in this program makes it so.
+fn is_never_made(program: &Program<'_>, wrapper: &Object<'_>) -> bool {
+    let asks = |kind: &TermKind| {
+        matches!(kind, TermKind::Distributed | TermKind::Rank(RankKind::WorldSize))
+    };
+    wrapper.role == Role::WrapDdp
+        && !program.is_distributed()
+        && !program.is_library()
+        && program.tests(wrapper.path, &asks)
 }
 
 fn inner_class(program: &Program<'_>, wrapper: ObjectId) -> Option<ClassRef> {
@@ -456,5 +470,118 @@ args = parser.parse_args()
 main(args, torch.cuda.device_count() if args.devices is None else args.devices)
 ",
         );
+    }
+
+    #[test]
+    fn a_wrapper_class_of_the_project_counts() {
+        check_python(
+            "
+import os
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+class Wide(DDP):
+    def __getattr__(self, name):
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.module, name)
+class Narrow(DDP):
+    pass
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 1)
+        self.classes = ['a', 'b']
+    def forward(self, x):
+        return self.fc(x)
+def main():
+    dist.init_process_group('nccl')
+    g = int(os.environ['LOCAL_RANK'])
+    torch.cuda.set_device(g)
+    net = Narrow(Model().cuda(), device_ids=[g])
+    net(torch.rand(2, 4).cuda()).mean().backward()
+    names = net.classes  # ~ attribute-of-wrapped-model
+main()
+",
+        );
+    }
+
+    #[test]
+    fn a_wrapper_class_that_passes_on_is_silent() {
+        check_python(
+            "
+import os
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+class Wide(DDP):
+    def __getattr__(self, name):
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.module, name)
+class Narrow(DDP):
+    pass
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 1)
+        self.classes = ['a', 'b']
+    def forward(self, x):
+        return self.fc(x)
+def main():
+    dist.init_process_group('nccl')
+    g = int(os.environ['LOCAL_RANK'])
+    torch.cuda.set_device(g)
+    net = Wide(Model().cuda(), device_ids=[g])
+    net(torch.rand(2, 4).cuda()).mean().backward()
+    names = net.classes
+main()
+",
+        );
+    }
+
+    #[test]
+    fn a_program_of_one_process_is_silent() {
+        check_files(&[
+            (
+                "net.py",
+                "
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+def world():
+    return dist.get_world_size() if dist.is_initialized() else 1
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = torch.nn.Linear(2, 2)
+    def forward(self, x):
+        return self.head(x)
+class Trainer:
+    def __init__(self):
+        self.many = world() > 1
+        self.net = Net()
+        if self.many:
+            self.net = DistributedDataParallel(self.net)
+",
+            ),
+            (
+                "look.py",
+                "
+from net import Trainer
+class Look(Trainer):
+    def show(self):
+        print(self.net.head)
+if __name__ == '__main__':
+    Look().show()
+",
+            ),
+        ]);
     }
 }

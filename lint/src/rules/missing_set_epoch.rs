@@ -468,4 +468,73 @@ if __name__ == "__main__":
 "#,
         );
     }
+
+    #[test]
+    fn a_generator_that_hands_on_all_batches_counts() {
+        check_python(
+            "
+import os
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+import itertools
+def forever(loader):
+    for epoch in itertools.count():  # ~ missing-set-epoch
+        yield from loader
+def main():
+    dist.init_process_group('nccl')
+    g = int(os.environ['LOCAL_RANK'])
+    torch.cuda.set_device(g)
+    ds = TensorDataset(torch.rand(64, 4))
+    sampler = DistributedSampler(ds)
+    loader = DataLoader(ds, batch_size=8, sampler=sampler)
+    net = DDP(nn.Linear(4, 1).cuda(), device_ids=[g])
+    opt = torch.optim.SGD(net.parameters(), 0.1)
+    for step, (x,) in enumerate(forever(loader)):
+        opt.zero_grad()
+        net(x.cuda()).mean().backward()
+        opt.step()
+        if step == 5000:
+            break
+main()
+",
+        );
+    }
+
+    #[test]
+    fn a_generator_that_tells_the_epoch_is_silent() {
+        check_python(
+            "
+import os
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+import itertools
+def forever(loader):
+    for epoch in itertools.count():
+        loader.sampler.set_epoch(epoch)
+        yield from loader
+def main():
+    dist.init_process_group('nccl')
+    g = int(os.environ['LOCAL_RANK'])
+    torch.cuda.set_device(g)
+    ds = TensorDataset(torch.rand(64, 4))
+    sampler = DistributedSampler(ds)
+    loader = DataLoader(ds, batch_size=8, sampler=sampler)
+    net = DDP(nn.Linear(4, 1).cuda(), device_ids=[g])
+    opt = torch.optim.SGD(net.parameters(), 0.1)
+    for step, (x,) in enumerate(forever(loader)):
+        opt.zero_grad()
+        net(x.cuda()).mean().backward()
+        opt.step()
+        if step == 5000:
+            break
+main()
+",
+        );
+    }
 }

@@ -697,4 +697,171 @@ keep('out', state.process_index)
 ",
         );
     }
+
+    #[test]
+    fn processes_started_in_a_loop_are_told_their_rank() {
+        check_python(
+            "
+import os
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+import torch.multiprocessing as mp
+def serve(index, size, port):
+    os.environ['MASTER_ADDR'], os.environ['MASTER_PORT'] = 'localhost', str(port)
+    dist.init_process_group('gloo', rank=index, world_size=size)
+    net = DDP(nn.Linear(4, 1))
+    for _ in range(4):
+        net(torch.rand(2, 4)).mean().backward()
+    if index != 0:
+        return
+    torch.save(net.module.state_dict(), 'm.pt')
+if __name__ == '__main__':
+    crew = []
+    for i in range(4):
+        p = mp.Process(target=serve, args=(i, 4, 29501))
+        p.start()
+        crew.append(p)
+    for p in crew:
+        p.join()
+",
+        );
+    }
+
+    #[test]
+    fn processes_started_in_a_loop_all_save() {
+        check_python(
+            "
+import os
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+import torch.multiprocessing as mp
+def serve(index, size, port):
+    os.environ['MASTER_ADDR'], os.environ['MASTER_PORT'] = 'localhost', str(port)
+    dist.init_process_group('gloo', rank=index, world_size=size)
+    net = DDP(nn.Linear(4, 1))
+    for _ in range(4):
+        net(torch.rand(2, 4)).mean().backward()
+    torch.save(net.module.state_dict(), 'm.pt')  # ~ unguarded-save
+if __name__ == '__main__':
+    crew = []
+    for i in range(4):
+        p = mp.Process(target=serve, args=(i, 4, 29501))
+        p.start()
+        crew.append(p)
+    for p in crew:
+        p.join()
+",
+        );
+    }
+
+    #[test]
+    fn a_callback_called_by_its_name_counts() {
+        check_files(&[
+            (
+                "callbacks.py",
+                "
+import torch
+class Callback:
+    def on_start(self, trainer):
+        pass
+    def on_end(self, trainer):
+        pass
+class KeepBest(Callback):
+    def __init__(self, path):
+        self.path = path
+    def on_end(self, trainer):
+        print('saving', trainer.rank)
+        torch.save(trainer.net.module.state_dict(), self.path)  # ~ unguarded-save
+",
+            ),
+            (
+                "main.py",
+                "
+import os
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from callbacks import Callback, KeepBest
+class Trainer:
+    def __init__(self, *callbacks: Callback):
+        self.callbacks = list(callbacks)
+        dist.init_process_group('nccl')
+        self.rank = dist.get_rank()
+        local = int(os.environ['LOCAL_RANK'])
+        torch.cuda.set_device(local)
+        self.net = DDP(nn.Linear(4, 1).cuda(), device_ids=[local])
+    def emit(self, name):
+        for callback in self.callbacks:
+            getattr(callback, name)(self)
+    def fit(self):
+        self.emit('on_start')
+        self.net(torch.rand(2, 4).cuda()).mean().backward()
+        self.emit('on_end')
+if __name__ == '__main__':
+    Trainer(KeepBest('best.pt')).fit()
+",
+            ),
+        ]);
+    }
+
+    #[test]
+    fn a_callback_of_the_first_rank_is_silent() {
+        check_files(&[
+            (
+                "callbacks.py",
+                "
+import torch
+class Callback:
+    def on_start(self, trainer):
+        pass
+    def on_end(self, trainer):
+        pass
+class KeepBest(Callback):
+    def __init__(self, path):
+        self.path = path
+    def on_end(self, trainer):
+        if trainer.rank:
+            return
+        torch.save(trainer.net.module.state_dict(), self.path)
+",
+            ),
+            (
+                "main.py",
+                "
+import os
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from callbacks import Callback, KeepBest
+class Trainer:
+    def __init__(self, *callbacks: Callback):
+        self.callbacks = list(callbacks)
+        dist.init_process_group('nccl')
+        self.rank = dist.get_rank()
+        local = int(os.environ['LOCAL_RANK'])
+        torch.cuda.set_device(local)
+        self.net = DDP(nn.Linear(4, 1).cuda(), device_ids=[local])
+    def emit(self, name):
+        for callback in self.callbacks:
+            getattr(callback, name)(self)
+    def fit(self):
+        self.emit('on_start')
+        self.net(torch.rand(2, 4).cuda()).mean().backward()
+        self.emit('on_end')
+if __name__ == '__main__':
+    Trainer(KeepBest('best.pt')).fit()
+",
+            ),
+        ]);
+    }
 }

@@ -1,5 +1,6 @@
 use rustc_hash::FxHashSet;
 
+use crate::analysis::term::ORIGINS_MAX;
 use crate::analysis::{
     Call, Event, EventId, EventKind, LoopNode, Object, Taint, Term, TermKind, Value,
 };
@@ -202,7 +203,11 @@ fn made_by(program: &Program<'_>, loader: &Object<'_>) -> Vec<EventId> {
 fn is_gathered(program: &Program<'_>, made: &[EventId]) -> bool {
     program.calls(Role::Collective).any(|(_, call)| {
         let values = call.receiver.iter().chain(call.arguments.iter().map(|a| &a.value));
-        values.into_iter().any(|v| program.origins_of(v).iter().any(|o| made.contains(o)))
+        values.into_iter().any(|v| {
+            let origins = program.origins_of(v);
+            // Of so many that not all are kept it may well be one.
+            origins.len() >= ORIGINS_MAX || origins.iter().any(|o| made.contains(o))
+        })
     }) || program.events().iter().any(|event| match &event.kind {
         EventKind::Call(call) => {
             matches!(call.role, Role::Framework | Role::Plain)

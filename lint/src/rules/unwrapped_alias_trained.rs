@@ -301,4 +301,188 @@ if __name__ == "__main__":
 "#,
         );
     }
+
+    #[test]
+    fn a_step_made_by_a_function_counts() {
+        check_python(
+            "
+import os
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+def make_step(net, opt, guard):
+    def step(x):
+        loss = net(x).pow(2).mean()  # ~ unwrapped-alias-trained
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        return loss.detach()
+    return step
+def main():
+    dist.init_process_group('nccl')
+    g = int(os.environ['LOCAL_RANK'])
+    torch.cuda.set_device(g)
+    plain = nn.Linear(4, 1).cuda()
+    wrapped = DDP(plain, device_ids=[g])
+    opt = torch.optim.SGD(wrapped.parameters(), 0.1)
+    step = make_step(plain, opt, None)
+    for _ in range(10):
+        step(torch.rand(2, 4).cuda())
+main()
+",
+        );
+    }
+
+    #[test]
+    fn a_step_made_for_the_wrapper_is_silent() {
+        check_python(
+            "
+import os
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+def make_step(net, opt, guard):
+    def step(x):
+        loss = net(x).pow(2).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        return loss.detach()
+    return step
+def main():
+    dist.init_process_group('nccl')
+    g = int(os.environ['LOCAL_RANK'])
+    torch.cuda.set_device(g)
+    plain = nn.Linear(4, 1).cuda()
+    wrapped = DDP(plain, device_ids=[g])
+    opt = torch.optim.SGD(wrapped.parameters(), 0.1)
+    step = make_step(wrapped, opt, None)
+    for _ in range(10):
+        step(torch.rand(2, 4).cuda())
+main()
+",
+        );
+    }
+
+    #[test]
+    fn a_trainer_out_of_a_registry_counts() {
+        check_files(&[
+            (
+                "main.py",
+                "
+import argparse
+import torch.distributed as dist
+import trainers
+from registry import TRAINERS
+def main():
+    p = argparse.ArgumentParser()
+    p.add_argument('--kind', default='plain')
+    a = p.parse_args()
+    dist.init_process_group('nccl')
+    TRAINERS[a.kind](a).run()
+main()
+",
+            ),
+            (
+                "registry.py",
+                "
+TRAINERS = {}
+def register(name):
+    def keep(cls):
+        TRAINERS[name] = cls
+        return cls
+    return keep
+",
+            ),
+            (
+                "trainers.py",
+                "
+import os
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from registry import register
+@register('plain')
+class Plain:
+    def __init__(self, cfg):
+        self.cfg = cfg
+        g = int(os.environ['LOCAL_RANK'])
+        torch.cuda.set_device(g)
+        self.core = nn.Linear(4, 1).cuda()
+        self.net = DDP(self.core, device_ids=[g])
+    def run(self):
+        opt = torch.optim.SGD(self.net.parameters(), 0.1)
+        for _ in range(3):
+            opt.zero_grad()
+            self.core(torch.rand(2, 4).cuda()).mean().backward()  # ~ unwrapped-alias-trained
+            opt.step()
+",
+            ),
+        ]);
+    }
+
+    #[test]
+    fn a_trainer_out_of_a_registry_that_trains_the_wrapper_is_silent() {
+        check_files(&[
+            (
+                "main.py",
+                "
+import argparse
+import torch.distributed as dist
+import trainers
+from registry import TRAINERS
+def main():
+    p = argparse.ArgumentParser()
+    p.add_argument('--kind', default='plain')
+    a = p.parse_args()
+    dist.init_process_group('nccl')
+    TRAINERS[a.kind](a).run()
+main()
+",
+            ),
+            (
+                "registry.py",
+                "
+TRAINERS = {}
+def register(name):
+    def keep(cls):
+        TRAINERS[name] = cls
+        return cls
+    return keep
+",
+            ),
+            (
+                "trainers.py",
+                "
+import os
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from registry import register
+@register('plain')
+class Plain:
+    def __init__(self, cfg):
+        self.cfg = cfg
+        g = int(os.environ['LOCAL_RANK'])
+        torch.cuda.set_device(g)
+        self.core = nn.Linear(4, 1).cuda()
+        self.net = DDP(self.core, device_ids=[g])
+    def run(self):
+        opt = torch.optim.SGD(self.net.parameters(), 0.1)
+        for _ in range(3):
+            opt.zero_grad()
+            self.net(torch.rand(2, 4).cuda()).mean().backward()
+            opt.step()
+",
+            ),
+        ]);
+    }
 }

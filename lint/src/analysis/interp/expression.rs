@@ -1,6 +1,6 @@
 //! Expressions: their values, with calls on the way.
 
-use super::{Interpreter, Key, ObjectClass};
+use super::{Interpreter, Key, LoopNode, ObjectClass};
 use crate::analysis::event::EventId;
 use crate::analysis::term::{Const, RankKind, Taint, Term, TermKind};
 use crate::analysis::value::{ALTERNATIVES_MAX, Alternative, Value};
@@ -967,6 +967,7 @@ impl<'p> Interpreter<'p> {
 
     fn yield_value(&mut self, inner: Option<&'p Expr>, site: Site) -> Value {
         let value = match inner {
+            Some(Expr { kind: ExprKind::Starred(all), .. }) => self.yield_each(all),
             Some(inner) => self.eval(inner),
             None => self.nothing(),
         };
@@ -982,6 +983,22 @@ impl<'p> Interpreter<'p> {
         }
         self.run_yield_body(&value, site);
         self.nothing()
+    }
+
+    /// `yield from all`: a loop over all that hands on each.
+    fn yield_each(&mut self, all: &'p Expr) -> Value {
+        let iterated = self.eval(all);
+        let (site, frame) = (self.site(all.span), self.frame);
+        if let Some(over) = iterated.single() {
+            let (parent, over) = (self.loop_now, Some(over));
+            self.loops.push(LoopNode { parent, site, frame, over, condition: None });
+        }
+        let each = self.item_in_loop(&iterated, all);
+        if each.single().is_none() {
+            let several: Vec<Term> = each.terms().collect();
+            self.frame_mut().yielded.extend(several);
+        }
+        each
     }
 
     fn let_test(&mut self, pattern: &'p Expr, value: &'p Expr, site: Site) -> Value {
