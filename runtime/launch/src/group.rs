@@ -135,13 +135,8 @@ impl Group {
         let mut group =
             Self { ranks: Vec::with_capacity(seats.len()), began: SystemTime::now(), told: false };
         for seat in seats {
-            match start_rank(recipe, *seat, output) {
-                Ok(rank) => {
-                    if let Some(guard) = guard {
-                        guard.tell(rank.pid, true);
-                    }
-                    group.ranks.push(rank);
-                }
+            match start_rank(recipe, *seat, output, guard.as_ref()) {
+                Ok(rank) => group.ranks.push(rank),
                 Err(trouble) => {
                     group.signal(SIGKILL);
                     sys::wait_until(KILL_LIMIT, || {
@@ -297,7 +292,7 @@ impl Group {
         self.drain(output);
         for rank in &mut self.ranks {
             if let Some(guard) = guard {
-                guard.tell(rank.pid, false);
+                guard.forget(rank.pid);
             }
             rank.out.close(output, &mut rank.tail);
             rank.err.close(output, &mut rank.tail);
@@ -392,9 +387,14 @@ impl Group {
     }
 }
 
-fn start_rank(recipe: &Recipe<'_>, seat: Seat, output: &mut Output) -> Result<Rank, Trouble> {
+fn start_rank(
+    recipe: &Recipe<'_>,
+    seat: Seat,
+    output: &mut Output,
+    guard: Option<&Guard>,
+) -> Result<Rank, Trouble> {
     let folder = recipe.folder.map(|folder| folder.of_rank(recipe.attempt.restart, seat.rank));
-    let mut command = hidden::rank_command(recipe.program);
+    let mut command = hidden::rank_command(recipe.program, guard);
     if recipe.inherited {
         command.envs(environment::rank_env(&recipe.args.rank_env, &seat, recipe.attempt.restart));
     } else {

@@ -3,7 +3,8 @@
 //! fork and exec is done here by an ordinary process.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{BufRead, Write};
+use std::io::BufRead;
+use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, ExitCode, Stdio};
 
@@ -33,15 +34,16 @@ fn this_program(mode: &str) -> Command {
 }
 
 /// A command that becomes the rank: leader of its own process group, so that a signal reaches
-/// what it starts itself, and dead as soon as the launcher is.
-pub(crate) fn rank_command(program: &Program) -> Command {
+/// what it starts itself, and dead as soon as the launcher is. It tells the guard of itself, so
+/// that the guard knows of the group before the rank can start anything.
+pub(crate) fn rank_command(program: &Program, guard: Option<&Guard>) -> Command {
     let mut command = this_program(RANK);
     command
         .arg(std::process::id().to_string())
         .arg(&program.path)
         .arg(&program.name)
         .args(&program.args)
-        .stdin(Stdio::null())
+        .stdin(guard.and_then(Guard::told_by_rank).unwrap_or_else(Stdio::null))
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .process_group(0);
@@ -59,7 +61,9 @@ fn become_rank(args: &[OsString]) -> ExitCode {
     if parent.is_none() || process::getppid() != parent {
         return ExitCode::from(137);
     }
-    let error = Command::new(path).arg0(name).args(rest).exec();
+    // Without a guard this goes nowhere.
+    let _ = write_order(&std::io::stdin(), '+', process::getpid());
+    let error = Command::new(path).arg0(name).args(rest).stdin(Stdio::null()).exec();
     eprintln!("ddp-run: cannot start {}: {error}", path.display());
     ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 })
 }
@@ -81,11 +85,16 @@ impl Guard {
         Some(Self { child, orders })
     }
 
-    /// Says that a group is there (`true`), or gone and its number free again (`false`).
-    pub(crate) fn tell(&mut self, group: Pid, there: bool) {
-        let sign = if there { '+' } else { '-' };
-        if let Some(orders) = &mut self.orders {
-            let _ = orders.write_all(format!("{sign}{}\n", group.as_raw_nonzero()).as_bytes());
+    /// Standard input for a rank that is being started: it writes there that its group is there.
+    fn told_by_rank(&self) -> Option<Stdio> {
+        let orders = self.orders.as_ref()?.as_fd().try_clone_to_owned().ok()?;
+        Some(Stdio::from(orders))
+    }
+
+    /// Says that a group is gone and its number free again.
+    pub(crate) fn forget(&self, group: Pid) {
+        if let Some(orders) = &self.orders {
+            let _ = write_order(orders, '-', group);
         }
     }
 
@@ -100,6 +109,12 @@ impl Drop for Guard {
         self.orders = None;
         let _ = self.child.wait();
     }
+}
+
+/// One line in one piece: several processes write to the guard.
+fn write_order(orders: &impl AsFd, sign: char, group: Pid) -> rustix::io::Result<()> {
+    let line = format!("{sign}{}\n", group.as_raw_nonzero());
+    rustix::io::write(orders, line.as_bytes()).map(drop)
 }
 
 /// Reads which groups are there until the launcher is gone, then ends those that are left. A
