@@ -20,7 +20,7 @@ use indexmap::IndexMap;
 use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 
 use super::event::{ArgumentValue, Event, EventId, EventKind, LoopId, Modes, Node, PathId, Tree};
-use super::term::{ClassRef, FrameId, FunctionRef, ObjectId, Term, TermKind, Terms};
+use super::term::{ClassRef, FrameId, FunctionRef, ObjectId, Term, TermKind, Terms, three_valued};
 use super::value::Value;
 use crate::model::{BinaryOp, Expr, FileId, Function, Impl, Name, Site, Span, Stmt, WithItem};
 use crate::project::Project;
@@ -536,16 +536,4 @@ fn mix(condition: Term, holds: bool) -> u64 {
         .wrapping_mul(0x9e37_79b9_7f4a_7c15)
         .rotate_left(17)
         .wrapping_mul(0xbf58_476d_1ce4_e5b9)
-}
-
-fn three_valued(parts: impl Iterator<Item = Option<bool>>, all: bool) -> Option<bool> {
-    let mut unknown = false;
-    for part in parts {
-        match part {
-            Some(value) if value != all => return Some(!all),
-            Some(_) => {}
-            None => unknown = true,
-        }
-    }
-    (!unknown).then_some(all)
 }

@@ -593,6 +593,9 @@ impl Terms {
             return None;
         }
         let value = |t: Term| self.evaluate_with(t, sample, known, depth - 1);
+        let holds = |parts: &[Term], all: bool| {
+            three_valued(parts.iter().map(|&p| value(p).map(truth)), all).map(Const::Bool)
+        };
         match self.kind(term) {
             TermKind::Const(value) => Some(*value),
             TermKind::Rank(kind) => Some(Const::Int(kind.of(sample))),
@@ -613,8 +616,8 @@ impl Terms {
             },
             TermKind::Compare(op, left, right) => self.evaluate_compare(*op, *left, *right, &value),
             TermKind::Not(of) => Some(Const::Bool(!truth(value(*of)?))),
-            TermKind::And(parts) => all(parts.iter().map(|&p| value(p)), true),
-            TermKind::Or(parts) => all(parts.iter().map(|&p| value(p)), false),
+            TermKind::And(parts) => holds(parts, true),
+            TermKind::Or(parts) => holds(parts, false),
             _ => None,
         }
     }
@@ -646,8 +649,7 @@ impl Terms {
             let wanted = value(left)?;
             let hits =
                 items.iter().map(|&i| value(i).and_then(|v| compare(CompareOp::Eq, wanted, v)));
-            let hits = hits.map(|hit| hit.map(Const::Bool));
-            return all(hits, false);
+            return three_valued(hits, false).map(Const::Bool);
         }
         if op == CompareOp::In
             && let Some(bounds) = self.range_bounds(right)
@@ -808,17 +810,17 @@ pub fn truth(value: Const) -> bool {
     }
 }
 
-/// `and` (or `or`) of three-valued truths.
-fn all(parts: impl Iterator<Item = Option<Const>>, want: bool) -> Option<Const> {
+/// `and` (`all`) or `or` of what holds, does not hold, or is not known.
+pub(super) fn three_valued(parts: impl Iterator<Item = Option<bool>>, all: bool) -> Option<bool> {
     let mut unknown = false;
     for part in parts {
         match part {
-            Some(value) if truth(value) != want => return Some(Const::Bool(!want)),
+            Some(value) if value != all => return Some(!all),
             Some(_) => {}
             None => unknown = true,
         }
     }
-    (!unknown).then_some(Const::Bool(want))
+    (!unknown).then_some(all)
 }
 
 fn number(value: Const) -> Option<f64> {

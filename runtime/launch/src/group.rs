@@ -130,12 +130,12 @@ impl Group {
         recipe: &Recipe<'_>,
         seats: &[Seat],
         output: &mut Output,
-        guard: &mut Option<Guard>,
+        guard: Option<&Guard>,
     ) -> Result<Self, Trouble> {
         let mut group =
             Self { ranks: Vec::with_capacity(seats.len()), began: SystemTime::now(), told: false };
         for seat in seats {
-            match start_rank(recipe, *seat, output, guard.as_ref()) {
+            match start_rank(recipe, *seat, output, guard) {
                 Ok(rank) => group.ranks.push(rank),
                 Err(trouble) => {
                     group.signal(SIGKILL);
@@ -282,13 +282,8 @@ impl Group {
 
     /// Ends what the ranks have left behind, reads what is still in their pipes and reaps them.
     /// Until here their process ids are theirs, so that no signal can hit a stranger.
-    pub(crate) fn sweep(
-        &mut self,
-        limit: Duration,
-        output: &mut Output,
-        guard: &mut Option<Guard>,
-    ) {
-        self.end_leftovers(limit.min(LEFTOVER_LIMIT), output, guard.as_ref());
+    pub(crate) fn sweep(&mut self, limit: Duration, output: &mut Output, guard: Option<&Guard>) {
+        self.end_leftovers(limit.min(LEFTOVER_LIMIT), output, guard);
         self.drain(output);
         for rank in &mut self.ranks {
             if let Some(guard) = guard {
@@ -300,7 +295,7 @@ impl Group {
                 rank.reaped = rank.child.wait().is_ok();
             }
         }
-        for orphan in self.orphans(guard.as_ref()) {
+        for orphan in self.orphans(guard) {
             sys::reap(orphan);
         }
         output.flush();

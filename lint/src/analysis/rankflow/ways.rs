@@ -9,7 +9,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::run::{leaves_program, push_if};
 use super::steps::first_event;
 use super::{Divergence, Run, Step};
-use crate::analysis::term::{self, truth};
+use crate::analysis::term::{self, three_valued, truth};
 use crate::analysis::{Const, EventId, ExitKind, Program, Sample, Term, TermKind, Terms};
 use crate::model::{CompareOp, Site};
 
@@ -86,10 +86,8 @@ impl Way {
         }
         let part = |&part: &Term| self.decides(terms, part, known);
         match terms.kind(condition) {
-            TermKind::And(parts) => all_of(parts.iter().map(part)),
-            TermKind::Or(parts) => {
-                all_of(parts.iter().map(part).map(|holds| holds.map(|h| !h))).map(|none| !none)
-            }
+            TermKind::And(parts) => three_valued(parts.iter().map(part), true),
+            TermKind::Or(parts) => three_valued(parts.iter().map(part), false),
             TermKind::Not(inner) => self.decides(terms, *inner, known).map(|holds| !holds),
             _ => known(condition)
                 .map(truth)
@@ -106,19 +104,6 @@ impl Way {
             (other != term).then(|| follows(claim(terms, other).1, holds, wanted)).flatten()
         })
     }
-}
-
-/// Three-valued "and".
-fn all_of(parts: impl Iterator<Item = Option<bool>>) -> Option<bool> {
-    let mut all_known = true;
-    for part in parts {
-        match part {
-            Some(false) => return Some(false),
-            Some(true) => {}
-            None => all_known = false,
-        }
-    }
-    all_known.then_some(true)
 }
 
 fn claim(terms: &Terms, term: Term) -> (Term, Claim) {

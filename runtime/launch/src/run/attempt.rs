@@ -63,7 +63,7 @@ impl Run<'_> {
                 master_port: port.unwrap_or(0),
             },
         };
-        Group::start(&recipe, &seats, &mut self.output, &mut self.guard)
+        Group::start(&recipe, &seats, &mut self.output, self.guard.as_ref())
     }
 
     /// One attempt, from the first rank's start to the last one's end on all nodes.
@@ -88,7 +88,7 @@ impl Run<'_> {
             self.advance(&mut course, &mut group);
             self.draw(&mut course, &group, start);
         }
-        group.sweep(self.grace, &mut self.output, &mut self.guard);
+        group.sweep(self.grace, &mut self.output, self.guard.as_ref());
         course.learn(group.failures(&self.host, self.stop_limit));
         if self.live {
             self.output.console.panel(Vec::new());
